@@ -1,0 +1,86 @@
+"""Network: the one door to sockets.
+
+Everything above works with asyncio's Protocol and Transport; who provides them is decided by the app:
+AsyncioNetwork gives real sockets, skylark.testing's SimNetwork a simulated wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import ConnectFailed
+
+BACKLOG = 1024
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class Server(Protocol):
+    """A listening endpoint."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is real even if 0 was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Stop accepting. Connections that exist stay."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Wait until no further connection can arrive."""
+        ...
+
+
+class Network(Protocol):
+    """Listens and connects.
+
+    The transports it hands to a protocol offer write, close, abort, is_closing, pause_reading,
+    resume_reading, set_write_buffer_limits, get_write_buffer_size and get_extra_info for "peername"
+    and "sockname"; the protocols get connection_made, data_received, eof_received, connection_lost,
+    pause_writing and resume_writing, as asyncio documents them.
+    """
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Server:
+        """Accept connections on an address; port 0 picks a free one. Raises OSError."""
+        ...
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        """Connect to an address; raises ConnectFailed."""
+        ...
+
+
+class AsyncioNetwork:
+    """Real TCP sockets on the running loop."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Server:
+        server = await asyncio.get_running_loop().create_server(
+            factory, host or None, port, backlog=BACKLOG, reuse_address=True
+        )
+        return _AsyncioServer(server)
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+        except (OSError, UnicodeError, OverflowError) as error:
+            raise ConnectFailed(f"{host}:{port}", str(error) or type(error).__name__) from error
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family != socket.AF_UNIX:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return transport
+
+
+class _AsyncioServer:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        host, port = server.sockets[0].getsockname()[:2]
+        self.address: tuple[str, int] = (host, port)
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def wait_closed(self) -> None:
+        await self._server.wait_closed()
