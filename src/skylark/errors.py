@@ -5,13 +5,17 @@
     ├── RemoteProtocolError       the peer sent bytes that are not the protocol; the connection ends
     │   └── InvalidHeader         the frame is sound, a field of its typed header is not
     ├── InvalidBody               a JSON body, record or batch that does not parse
+    │   ├── InvalidRecord         a record, on the wire or on disk: also a CorruptRecord
+    │   ├── InvalidBatch          a batch body whose lengths lie
+    │   └── InvalidCompression    a compressed body that does not expand, or expands too far
     ├── TransportError            the peer is not there
     │   ├── ConnectFailed         nothing listens, or the address does not resolve
     │   ├── ConnectionLost        it was there
     │   └── CallTimeout           it did not answer in time
+    ├── MissingExtra              an optional library is needed and not installed
     ├── ConfigError               a setting is unknown, of the wrong type or out of range
     ├── StoreError                the disk side
-    │   ├── CorruptRecord         bytes on disk that are not what was written
+    │   ├── CorruptRecord         bytes on disk that are not what was written (InvalidRecord is one)
     │   ├── StoreFull             no room for the next file
     │   ├── StoreClosed           used after close
     │   ├── StoreLocked           another process has the store open
@@ -74,6 +78,43 @@ class CallTimeout(TransportError):
         self.timeout_ms = timeout_ms
 
 
+class InvalidBatch(InvalidBody):
+    """A batch body whose entries do not add up."""
+
+    def __init__(self, at: int, field: str, problem: str) -> None:
+        super().__init__(f"batch entry at {at}: {field} {problem}")
+        self.at = at
+        self.field = field
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidBatch], tuple[int, str, str]]:
+        return type(self), (self.at, self.field, self.problem)
+
+
+class InvalidCompression(InvalidBody):
+    """A compressed body that is damaged, or that expands beyond what is allowed."""
+
+    def __init__(self, codec: str, problem: str) -> None:
+        super().__init__(f"{codec} body: {problem}")
+        self.codec = codec
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidCompression], tuple[str, str]]:
+        return type(self), (self.codec, self.problem)
+
+
+class MissingExtra(SkylarkError):
+    """An optional library is needed for this; the message says what to install."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs an optional library: pip install 'skylarkmq[{extra}]'")
+        self.extra = extra
+        self.purpose = purpose
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return type(self), (self.extra, self.purpose)
+
+
 class ConfigError(SkylarkError):
     """A setting that cannot be used; the message says which, where it came from and what would do."""
 
@@ -84,6 +125,19 @@ class StoreError(SkylarkError):
 
 class CorruptRecord(StoreError):
     """Bytes on disk that are not what was written there."""
+
+
+class InvalidRecord(InvalidBody, CorruptRecord):
+    """A message record that does not parse: bad input from a peer, damage when read from disk."""
+
+    def __init__(self, at: int, field: str, problem: str) -> None:
+        super().__init__(f"record at {at}: {field} {problem}")
+        self.at = at
+        self.field = field
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidRecord], tuple[int, str, str]]:
+        return type(self), (self.at, self.field, self.problem)
 
 
 class StoreFull(StoreError):
