@@ -5,6 +5,8 @@
     ├── RemoteProtocolError       the peer sent bytes that are not the protocol; the connection ends
     │   └── InvalidHeader         the frame is sound, a field of its typed header is not
     ├── InvalidBody               a JSON body, record or batch that does not parse
+    │   └── InvalidJson           it is not JSON, not even in fastjson's dialect
+    ├── InvalidName               a topic or group name that breaks the rules for names
     │   ├── InvalidRecord         a record, on the wire or on disk: also a CorruptRecord
     │   ├── InvalidBatch          a batch body whose lengths lie
     │   └── InvalidCompression    a compressed body that does not expand, or expands too far
@@ -52,6 +54,25 @@ class InvalidHeader(RemoteProtocolError):
 
 class InvalidBody(SkylarkError):
     """A body that does not parse as what its request says it is."""
+
+
+class InvalidJson(InvalidBody):
+    """Text that is not JSON, not even in fastjson's dialect, or that is beyond a limit."""
+
+    def __init__(self, problem: str, position: int) -> None:
+        super().__init__(f"{problem} at character {position}")
+        self.problem = problem
+        self.position = position
+
+
+class InvalidName(SkylarkError):
+    """A topic or group name that breaks the rules for names."""
+
+    def __init__(self, kind: str, name: str, problem: str) -> None:
+        super().__init__(f"{kind} name {name[:64]!r} {problem}")
+        self.kind = kind
+        self.name = name
+        self.problem = problem
 
 
 class TransportError(SkylarkError):
