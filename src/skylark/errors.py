@@ -16,6 +16,8 @@
     │   └── CallTimeout           it did not answer in time
     ├── MissingExtra              an optional library is needed and not installed
     ├── ConfigError               a setting is unknown, of the wrong type or out of range
+    │   ├── InvalidSetting        one value from a file, the environment, a flag or a request
+    │   └── SettingRefused        a peer asked to change what may not be changed remotely
     ├── StoreError                the disk side
     │   ├── CorruptRecord         bytes on disk that are not what was written (InvalidRecord is one)
     │   ├── StoreFull             no room for the next file
@@ -81,6 +83,7 @@ class TransportError(SkylarkError):
     def __init__(self, address: str, message: str) -> None:
         super().__init__(f"{address}: {message}")
         self.address = address
+        self.problem = message
 
 
 class ConnectFailed(TransportError):
@@ -138,6 +141,26 @@ class MissingExtra(SkylarkError):
 
 class ConfigError(SkylarkError):
     """A setting that cannot be used; the message says which, where it came from and what would do."""
+
+
+class InvalidSetting(ConfigError):
+    """One value that does not parse or lies out of range."""
+
+    def __init__(self, *, key: str, source: str, value: str, expected: str, next_step: str) -> None:
+        super().__init__(f"{source}: {key}={value}: expected {expected}; {next_step}")
+        self.key = key
+        self.source = source
+        self.value = value
+        self.expected = expected
+        self.next_step = next_step
+
+
+class SettingRefused(ConfigError):
+    """A peer asked to change a setting that is not on the allow-list."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} cannot be changed remotely; set it in the config file and restart")
+        self.key = key
 
 
 class StoreError(SkylarkError):

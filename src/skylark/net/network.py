@@ -7,7 +7,6 @@ AsyncioNetwork gives real sockets, skylark.testing's SimNetwork a simulated wire
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -67,9 +66,6 @@ class AsyncioNetwork:
             transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
         except (OSError, UnicodeError, OverflowError) as error:
             raise ConnectFailed(f"{host}:{port}", str(error) or type(error).__name__) from error
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family != socket.AF_UNIX:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return transport
 
 
