@@ -140,7 +140,7 @@ class MissingExtra(SkylarkError):
 
 
 class ConfigError(SkylarkError):
-    """A setting that cannot be used; the message says which, where it came from and what would do."""
+    """A setting that cannot be used: which one, where it came from, and what would do."""
 
 
 class InvalidSetting(ConfigError):

@@ -1,8 +1,8 @@
 """Channel: one peer that we call; Channels: one Channel for each address.
 
 A channel connects when it is first needed and again after a loss. While a peer refuses, tries are
-spaced out and calls fail at once in between, so that a caller can turn to another peer. Requests that
-the peer sends back over the same connection go to the switchboard.
+spaced out and calls fail at once in between, so that a caller can turn to another peer. Requests
+that the peer sends back over the same connection go to the switchboard.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Channel:
             self._backoff_ms = 0
             return
         self._backoff_ms = min(max(self._backoff_ms * 2, _BACKOFF_MS_MIN), _BACKOFF_MS_MAX)
-        spread = self._owner.rng.uniform(0.5, 1.0)  # Peers that lost one server must not return as one.
+        spread = self._owner.rng.uniform(
+            0.5, 1.0
+        )  # Peers that lost one server must not return as one.
         self._retry_at_ms = self._owner.clock.monotonic_ms() + int(self._backoff_ms * spread)
 
 

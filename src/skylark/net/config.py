@@ -28,7 +28,7 @@ class ClientAuth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetConfig:
-    """Limits and encryption of a port; the defaults are those of the security table (S01 to S07)."""
+    """Limits and encryption of a port; the defaults are those of S01 to S07 in docs/security.md."""
 
     listen_host: str = ""
     listen_port: int = 0

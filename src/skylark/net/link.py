@@ -1,6 +1,7 @@
 """Link: one TCP connection, either end of it.
 
-All frames of one read are handled as one batch and answered in one write. A peer is trusted with little:
+All frames of one read are handled as one batch and answered in one write. A peer is trusted with
+little:
 
     it sends nothing, or half a frame        closed at the first-frame or idle limit
     it sends faster than we answer           reading stops at in_flight_max; TCP holds it back
@@ -341,9 +342,7 @@ class Link(asyncio.Protocol):
         if answers:
             self._write(answers)
 
-    def _answer_later(
-        self, command: Command, later: Coroutine[Any, Any, Command | None]
-    ) -> None:
+    def _answer_later(self, command: Command, later: Coroutine[Any, Any, Command | None]) -> None:
         self._in_flight += 1
         task = self._owner.spawn(self._await_answer(command, later))
         self._tasks.add(task)

@@ -1,7 +1,7 @@
 """Network: the one door to sockets.
 
-Everything above works with asyncio's Protocol and Transport; who provides them is decided by the app:
-AsyncioNetwork gives real sockets, skylark.testing's SimNetwork a simulated wire.
+Everything above works with asyncio's Protocol and Transport; who provides them is decided by the
+app: AsyncioNetwork gives real sockets, skylark.testing's SimNetwork a simulated wire.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Switchboard: request code → handler; the one place where an exception becomes a response code.
 
-A handler that may wait is a coroutine function; one that may not is a plain function and is answered at
-once, in the same write as its neighbours. A handler that returns None is not answered.
+A handler that may wait is a coroutine function; one that may not is a plain function and is
+answered at once, in the same write as its neighbours. A handler that returns None is not answered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 REMARK_CHARS_MAX = 1024
 
 Later = Coroutine[Any, Any, Response | None]
-Handle = Callable[[Any, Peer], Response | None | Later]
+Handle = Callable[[Any, Peer], Response | Later | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Switchboard:
 
     def begin(
         self, command: Command, peer: Peer
-    ) -> Command | None | Coroutine[Any, Any, Command | None]:
+    ) -> Command | Coroutine[Any, Any, Command | None] | None:
         """Serve a request: the answer, None where none is due, or a coroutine that will give it."""
         handler = self._handlers.get(command.code)
         if handler is None:
@@ -93,8 +93,8 @@ def _answer(command: Command, response: Response) -> Command:
 def _refusal(command: Command, peer: Peer, error: Exception) -> Command:
     """Turn what a handler raised into an answer.
 
-    An AssertionError is our own mistake: nothing that depends on what was asserted can be trusted, so
-    it goes up and ends the process rather than let it write on.
+    An AssertionError is our own mistake: nothing that depends on what was asserted can be
+    trusted, so it goes up and ends the process rather than let it write on.
     """
     if isinstance(error, AssertionError):
         raise error

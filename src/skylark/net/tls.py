@@ -1,12 +1,14 @@
 """TLS without sockets: certificates that reload, and one encrypted conversation.
 
-A peer's first byte tells what it speaks: 0x16 opens a TLS handshake, while a plain frame begins with
-the top byte of a length below 16 MiB, which is 0x00 (or 0x01 at the very limit). TlsSession turns
-ciphertext into plain bytes and back in memory, so it works over any transport, simulated ones too.
+A peer's first byte tells what it speaks: 0x16 opens a TLS handshake, while a plain frame begins
+with the top byte of a length below 16 MiB, which is 0x00 (or 0x01 at the very limit). TlsSession
+turns ciphertext into plain bytes and back in memory, so it works over any transport, simulated
+ones too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
@@ -49,7 +51,9 @@ class Certificates:
         try:
             stats = [os.stat(path) for path in self._paths()]
         except OSError as error:
-            raise ConfigError(f"TLS file {error.filename}: {error.strerror}; check tlsCertPath")
+            raise ConfigError(
+                f"TLS file {error.filename}: {error.strerror}; check tlsCertPath"
+            ) from None
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
     def _load(self) -> ssl.SSLContext:
@@ -139,7 +143,6 @@ class TlsSession:
 
     def close(self) -> None:
         """Say goodbye, as far as the peer listens."""
-        try:
+        # The peer has not answered yet; our side of the goodbye is in the output all the same.
+        with contextlib.suppress(ssl.SSLError):
             self._ssl.unwrap()
-        except ssl.SSLError:
-            pass  # It has not answered yet; our side of the goodbye is in the output all the same.

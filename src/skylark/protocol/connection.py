@@ -1,7 +1,8 @@
 """Connection: one peer's conversation, without a socket.
 
-Bytes go in, requests and answers come out; commands go in, bytes come out. It pairs answers with the
-requests that wait for them. Who reads, writes, waits and closes is the shell's business (net/link.py).
+Bytes go in, requests and answers come out; commands go in, bytes come out. It pairs answers with
+the requests that wait for them. Who reads, writes, waits and closes is the shell's business
+(net/link.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Request, Response, Peer: a conversation as the processors see it.
 
-A processor gets a typed request and returns a typed response; frames, opaques and sockets stay in the
-network shell. What it may ask of the peer itself is in Peer.
+A processor gets a typed request and returns a typed response; frames, opaques and sockets stay in
+the network shell. What it may ask of the peer itself is in Peer.
 """
 
 from __future__ import annotations

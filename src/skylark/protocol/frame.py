@@ -7,8 +7,8 @@
     8    n              header
     8+n  length-4-n     body; none when zero
 
-The limits are checked on the first eight bytes, before anything is kept for the frame, so a peer cannot
-make us set memory aside by announcing it.
+The limits are checked on the first eight bytes, before anything is kept for the frame, so a peer
+cannot make us set memory aside by announcing it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import LocalProtocolError, RemoteProtocolError
-from .codes import Serialization
 from .command import Command
 from .header_binary import decode_header_binary, encode_header_binary
 from .header_json import decode_header_json, encode_header_json
@@ -98,10 +97,7 @@ def encode_frames(commands: list[Command]) -> bytes:
 
 
 _DECODERS: Final = (decode_header_json, decode_header_binary)
-_ENCODERS: Final = {
-    Serialization.JSON: encode_header_json,
-    Serialization.ROCKETMQ: encode_header_binary,
-}
+_ENCODERS: Final = (encode_header_json, encode_header_binary)
 
 pure_decode_frames = decode_frames
 pure_encode_frames = encode_frames
@@ -109,7 +105,7 @@ IMPLEMENTATION = "pure"
 
 if os.environ.get("SKYLARK_PURE") != "1":
     try:
-        from ._frame import decode_frames, encode_frames  # type: ignore[no-redef,assignment]
+        from ._frame import decode_frames, encode_frames  # type: ignore[no-redef]
     except ImportError:
         pass
     else:

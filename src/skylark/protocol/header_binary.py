@@ -11,8 +11,8 @@
                        2 + k   name
                        4 + v   value; a value of no bytes is read as no entry, as Java does
 
-All integers are signed and big-endian. The lengths must add up exactly: what is left over or reaches
-beyond the header is refused.
+All integers are signed and big-endian. The lengths must add up exactly: what is left over or
+reaches beyond the header is refused.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@
     serializeTypeCurrentRPC  string         "JSON"; informational
     version                  number         the sender's version ordinal
 
-Members are written in alphabetical order as Java does, and read in any. C++ clients write numbers in
-extFields and end the text with a newline; both are read, and every field value becomes text.
+Members are written in alphabetical order as Java does, and read in any. C++ clients write numbers
+in extFields and end the text with a newline; both are read, and every field value becomes text.
 
-What a peer could use to hurt the reader is refused: duplicate keys, nesting, integers beyond 64 bits,
-NaN, lone surrogates.
+What a peer could use to hurt the reader is refused: duplicate keys, nesting, integers beyond 64
+bits, NaN, lone surrogates.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _fields(value: Any) -> dict[str, str]:
             fields[name] = item
         elif kind is bool:
             fields[name] = "true" if item else "false"
-        elif kind is int:
-            fields[name] = str(item)
-        elif kind is _Decimal:
+        elif kind is int or kind is _Decimal:
             fields[name] = str(item)
         elif item is not None:
             raise RemoteProtocolError("a header field is neither text, number nor boolean")
