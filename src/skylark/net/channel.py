@@ -21,6 +21,7 @@ from .config import NetConfig
 from .link import Link
 from .network import Network
 from .switchboard import Switchboard
+from .tasks import TaskScope
 from .tls import TlsSession
 
 CONNECT_TIMEOUT_MS: Final = 3_000
@@ -119,7 +120,7 @@ class Channels:
         self._switchboard = switchboard or Switchboard({})
         self._config = config or NetConfig()
         self._tls = tls
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = TaskScope()
         self._channels: dict[str, Channel] = {}
         self._links: dict[Link, None] = {}
 
@@ -189,7 +190,7 @@ class Channels:
         return True  # We chose these peers; a frame's own limit is enough.
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(coroutine)
+        return self._tasks.spawn(coroutine)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from .config import NetConfig, TlsMode
 from .link import Link
 from .network import Network, Server
 from .switchboard import Switchboard
+from .tasks import TaskScope
 from .tls import Certificates, TlsSession
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Listener:
         self._switchboard = switchboard
         self._network = network
         self._certificates: Certificates | None = None
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = TaskScope()
         self._server: Server | None = None
         self._links: dict[Link, None] = {}  # In order of arrival: iteration must not depend on ids.
         self._held_bytes = 0
@@ -132,4 +133,4 @@ class Listener:
         return self._held_bytes <= self._config.held_bytes_max
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(coroutine)
+        return self._tasks.spawn(coroutine)

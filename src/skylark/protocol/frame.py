@@ -105,7 +105,7 @@ IMPLEMENTATION = "pure"
 
 if os.environ.get("SKYLARK_PURE") != "1":
     try:
-        from ._frame import decode_frames, encode_frames  # type: ignore[no-redef]
+        from ._frame import decode_frames, encode_frames
     except ImportError:
         pass
     else:
