@@ -146,11 +146,10 @@ class ConfigError(SkylarkError):
 class InvalidSetting(ConfigError):
     """One value that does not parse or lies out of range."""
 
-    def __init__(self, *, key: str, source: str, value: str, expected: str, next_step: str) -> None:
-        super().__init__(f"{source}: {key}={value}: expected {expected}; {next_step}")
+    def __init__(self, *, key: str, source: str, given: str, expected: str, next_step: str) -> None:
+        super().__init__(f"{given}: expected {expected}; {next_step}")
         self.key = key
         self.source = source
-        self.value = value
         self.expected = expected
         self.next_step = next_step
 
