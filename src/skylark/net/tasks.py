@@ -1,7 +1,8 @@
 """TaskScope: a TaskGroup whose errors come out as they went in.
 
-TaskGroup wraps whatever ends it, the body's own exception included, in an ExceptionGroup. A caller
-who writes `async with Channels(...)` expects its own errors back, and one failed task to be one error.
+TaskGroup wraps whatever ends it, the body's own exception included, in an ExceptionGroup. A
+caller who writes `async with Channels(...)` expects its own errors back, and one failed task to be
+one error.
 """
 
 from __future__ import annotations

@@ -1,0 +1,54 @@
+# Two commands do all the set-up on a machine with Python 3.11 or newer: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
+JOBS ?= 2
+
+.PHONY: install demo test lint check bench interop campaign fuzz docs format clean
+
+install: $(STAMP)
+
+$(STAMP): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" "Cython>=3.1,<4"
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[all,dev]"
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+# The compiled path first, then the same codecs and servers again on the pure one.
+test: install
+	$(PYTEST) -n $(JOBS) --dist loadfile tests --ignore tests/interop
+	SKYLARK_PURE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/property
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test
+
+interop: install
+	$(PYTEST) tests/interop
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+fuzz: install
+	$(BIN)/python tests/fuzz/run.py --seconds 60
+
+docs: install
+	$(BIN)/python docs/generate.py
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.so' -delete
