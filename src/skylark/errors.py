@@ -23,6 +23,8 @@
     │   ├── StoreFull             no room for the next file
     │   ├── StoreClosed           used after close
     │   ├── StoreLocked           another process has the store open
+    │   ├── StoreDamaged          a file is missing, of the wrong size, or damaged before its end
+    │   ├── StoreTooNew           written by a version that this one does not know
     │   └── StoreUnreadable       the operating system refused a file
     └── BrokerError(code, remark) the peer answered with a code other than success
 
@@ -193,6 +195,24 @@ class StoreClosed(StoreError):
 
 class StoreLocked(StoreError):
     """Another process has this store open."""
+
+
+class StoreDamaged(StoreError):
+    """A file that cannot be trusted: which one, where in it, why, and what to do about it."""
+
+    def __init__(self, path: str, at: int, problem: str, next_step: str) -> None:
+        super().__init__(f"{path} at {at}: {problem}; {next_step}")
+        self.path = path
+        self.at = at
+        self.problem = problem
+        self.next_step = next_step
+
+    def __reduce__(self) -> tuple[type[StoreDamaged], tuple[str, int, str, str]]:
+        return type(self), (self.path, self.at, self.problem, self.next_step)
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a version of skylark that this one does not know."""
 
 
 class StoreUnreadable(StoreError):
