@@ -14,6 +14,7 @@
     │   ├── ConnectFailed         nothing listens, or the address does not resolve
     │   ├── ConnectionLost        it was there
     │   └── CallTimeout           it did not answer in time
+    ├── InvalidMessageId          a text that cannot be a message id of the kind asked for
     ├── MissingExtra              an optional library is needed and not installed
     ├── ConfigError               a setting is unknown, of the wrong type or out of range
     │   ├── InvalidSetting        one value from a file, the environment, a flag or a request
@@ -127,6 +128,18 @@ class InvalidCompression(InvalidBody):
 
     def __reduce__(self) -> tuple[type[InvalidCompression], tuple[str, str]]:
         return type(self), (self.codec, self.problem)
+
+
+class InvalidMessageId(SkylarkError):
+    """A text that cannot be a message id of the kind asked for."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(f"message id {text[:64]!r} {problem}")
+        self.text = text
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidMessageId], tuple[str, str]]:
+        return type(self), (self.text, self.problem)
 
 
 class MissingExtra(SkylarkError):

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-from ..errors import InvalidRecord
 from ..model.message import HostAddress, StoredMessage
 from .properties import LazyProperties
 from .record import Buffer, DispatchInfo
@@ -13,7 +12,7 @@ def bind(
     decode_record: Callable[..., StoredMessage],
     decode_dispatch: Callable[..., DispatchInfo | None],
     encode_record: Callable[..., bytes],
-    error: type[InvalidRecord],
+    encode_record_into: Callable[..., int],
 ) -> None: ...
 def crc32(data: Buffer) -> int: ...
 def crc32_is_folded() -> bool: ...

@@ -38,7 +38,6 @@ import contextlib
 import functools
 import ipaddress
 import os
-import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,9 +113,8 @@ def pack_host(ip: str, port: int) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def unpack_host(packed: bytes) -> HostAddress:
     """Return the host that 8 or 20 bytes of a record stand for."""
-    family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6
     port = int.from_bytes(packed[-4:], "big", signed=True)
-    return HostAddress(socket.inet_ntop(family, packed[:-4]), port)
+    return HostAddress(str(ipaddress.ip_address(packed[:-4])), port)
 
 
 def encode_blank(size_left: int) -> bytes:
@@ -440,7 +438,7 @@ if os.environ.get("SKYLARK_PURE") != "1":
             decode_record_pure,
             decode_dispatch_pure,
             encode_record_pure,
-            InvalidRecord,
+            encode_record_into_pure,
         )
         encode_record = _record.encode_record
         encode_record_into = _record.encode_record_into
