@@ -302,10 +302,13 @@ class Process:
                 for line in self.lines:
                     if line.startswith(start):
                         return line
-                raise PeerError(f"{self.name} ended without {start!r}:\n{self.tail()}")
+                raise PeerError(f"{self.name} ended without {start!r}")
             return None
 
-        return wait_until(find, timeout_s=timeout_s, what=f"{start!r} from {self.name}")
+        try:
+            return wait_until(find, timeout_s=timeout_s, what=f"{start!r} from {self.name}")
+        except PeerError as error:
+            raise PeerError(f"{error}:\n{self.tail()}") from None
 
     def wait_ended(self, timeout_s: float = 30.0) -> int:
         """Wait for the end; return the exit code."""

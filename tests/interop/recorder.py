@@ -36,12 +36,12 @@ class Recorded:
 class Recorder:
     """Relays 127.0.0.1:port to a server and appends what passes to `tape`."""
 
-    def __init__(self, link: str, server: str, tape: list[Recorded]) -> None:
+    def __init__(self, link: str, server: str, tape: list[Recorded], *, port: int = 0) -> None:
         self.link = link
         self.server = server
         self.tape = tape
         self.rewrite: dict[bytes, bytes] = {}
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets: list[socket.socket] = []
         self._connections = 0
 

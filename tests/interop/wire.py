@@ -162,8 +162,9 @@ def split_frames(buffer: bytearray) -> Iterator[bytes]:
         size = 4 + int.from_bytes(buffer[:4], "big")
         if len(buffer) < size:
             return
-        yield bytes(buffer[:size])
-        del buffer[:size]
+        frame = bytes(buffer[:size])
+        del buffer[:size]  # Before the yield: the caller may take one frame and leave.
+        yield frame
 
 
 def loads_lenient(body: bytes) -> Any:

@@ -11,7 +11,9 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -22,6 +24,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageConst;
@@ -36,7 +39,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   stream  NAMESRV TOPIC GROUP RATE             second S sent N, each second; failed REASON, each failure; sent N failed M
  *   consume NAMESRV TOPIC GROUP EXPECTED WAIT_S  received UNIQUE duplicates D
  *   sample  NAMESRV TOPIC GROUP                  one of each kind of message: id NAME MSGID OFFSETMSGID
- *   listen  NAMESRV TOPIC GROUP [orderly]        got BODY for each message, until standard input ends
+ *   listen  NAMESRV TOPIC GROUP MODE             ready; got BODY for each message, until standard input ends;
+ *                                                MODE is concurrent, orderly, sql or replying
+ *   request NAMESRV TOPIC GROUP                  answered BODY, by a listener in mode replying
+ *   poll    NAMESRV TOPIC GROUP EXPECTED         received N, by the lite pull consumer
  * </pre>
  */
 public final class Peer {
@@ -46,7 +52,17 @@ public final class Peer {
     private Peer() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace(); // The client's own threads would keep a dead main waiting for ever.
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] args) throws Exception {
         switch (args[0]) {
             case "produce":
                 produce(args[1], args[2], args[3], Integer.parseInt(args[4]));
@@ -61,13 +77,17 @@ public final class Peer {
                 sample(args[1], args[2], args[3]);
                 break;
             case "listen":
-                listen(args[1], args[2], args[3], args.length > 4);
+                listen(args[1], args[2], args[3], args[4]);
+                break;
+            case "request":
+                request(args[1], args[2], args[3]);
+                break;
+            case "poll":
+                poll(args[1], args[2], args[3], Integer.parseInt(args[4]));
                 break;
             default:
-                say("unknown command %s", args[0]);
-                System.exit(2);
+                throw new IllegalArgumentException("unknown command " + args[0]);
         }
-        System.exit(0);
     }
 
     private static void say(String format, Object... values) {
@@ -199,24 +219,36 @@ public final class Peer {
         consumer.shutdown();
     }
 
-    private static void listen(String nameServers, String topic, String group, boolean orderly) throws Exception {
+    private static void listen(String nameServers, String topic, String group, String mode) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServers);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
+        if (mode.equals("sql")) {
+            consumer.subscribe(topic, MessageSelector.bySql("colour IS NOT NULL AND TAGS = 'TagB'"));
+        } else {
+            consumer.subscribe(topic, "*");
+        }
+        DefaultMQProducer replies = mode.equals("replying") ? producer(nameServers, group + "-replies") : null;
         Set<String> refused = ConcurrentHashMap.newKeySet();
-        if (orderly) {
+        if (mode.equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(message -> say("got %s", new String(message.getBody(), StandardCharsets.UTF_8)));
+                messages.forEach(message -> say("got %s", text(message)));
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
-                    String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                    String body = text(message);
                     // A body that asks for it is refused once, so that it goes back to the broker and comes again.
                     if (body.startsWith("refuse-once") && refused.add(body)) {
                         return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
+                    if (replies != null && message.getProperty(MessageConst.PROPERTY_CORRELATION_ID) != null) {
+                        try {
+                            replies.send(MessageUtil.createReplyMessage(message, bytes("re: " + body)));
+                        } catch (Exception error) {
+                            say("failed %s %s", body, error);
+                        }
                     }
                     say("got %s", body.length() > 60 ? body.substring(0, 60) : body);
                 }
@@ -227,6 +259,35 @@ public final class Peer {
         say("ready");
         waitForEndOfInput();
         consumer.shutdown();
+        if (replies != null) {
+            replies.shutdown();
+        }
+    }
+
+    private static String text(Message message) {
+        return new String(message.getBody(), StandardCharsets.UTF_8);
+    }
+
+    private static void request(String nameServers, String topic, String group) throws Exception {
+        DefaultMQProducer producer = producer(nameServers, group);
+        say("answered %s", text(producer.request(new Message(topic, bytes("a question")), 20_000)));
+        producer.shutdown();
+    }
+
+    private static void poll(String nameServers, String topic, String group, int expected) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        int received = 0;
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        while (received < expected && System.nanoTime() < deadline) {
+            received += consumer.poll(1000).size();
+        }
+        consumer.commitSync();
+        say("received %d", received);
+        consumer.shutdown();
     }
 
     private static void sample(String nameServers, String topic, String group) throws Exception {
@@ -236,7 +297,6 @@ public final class Peer {
         Message properties = new Message(topic, "TagB", "key-2 key-3", bytes("with properties, flag and text: \u00e9\u4e2d\ud83d\ude00"));
         properties.setFlag(7);
         properties.putUserProperty("colour", "\u84dd \"quoted\" \\ back");
-        properties.putUserProperty("empty-ish", " ");
         show("properties", producer.send(properties));
 
         StringBuilder large = new StringBuilder();
