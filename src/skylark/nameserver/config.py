@@ -132,12 +132,6 @@ class NameServerConfig(Settings):
         rocketmq_key="com.rocketmq.remoting.frameMaxLength",
         rocketmq_default=16 * _MIB,
     )
-    unauthenticated_frame_bytes_max: int = setting(
-        _MIB,
-        "Largest frame from a peer that has not proved who it is, where proof is asked for.",
-        at_least=4_096,
-        at_most=256 * _MIB,
-    )
     header_bytes_max: int = setting(
         65_536, "Largest header within a frame.", at_least=1_024, at_most=16 * _MIB
     )
@@ -167,6 +161,12 @@ class NameServerConfig(Settings):
         "A peer that leaves more than this unread is closed.",
         at_least=65_536,
         at_most=1024 * _MIB,
+    )
+    held_bytes_max: int = setting(
+        64 * _MIB,
+        "Unfinished frames of all peers together; a peer whose frame goes beyond it is closed.",
+        at_least=_MIB,
+        at_most=1024 * 1024 * _MIB,
     )
     in_flight_max: int = setting(
         256,
