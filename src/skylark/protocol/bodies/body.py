@@ -20,9 +20,9 @@ class Body:
         """Read a body, or raise InvalidBody that says which member is wrong, and how."""
         return cls.from_members(Members.of(fastjson.loads(data, size_max=size_max), cls.__name__))
 
-    def to_json(self) -> bytes:
-        """Write this body as Java clients and brokers write it."""
-        return fastjson.dumps(self.to_members())
+    def to_json(self, *, pretty: bool = False) -> bytes:
+        """Write this body as Java does: compact for the wire, pretty for a config file."""
+        return fastjson.dumps(self.to_members(), pretty=pretty)
 
     @classmethod
     def from_members(cls, members: Members) -> Self:

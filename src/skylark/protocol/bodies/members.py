@@ -134,11 +134,6 @@ class Members:
         """Return an array of Java ints; an absent one is empty."""
         return tuple(self._array(key, integer_of))
 
-    def arrays(self, key: str) -> dict[str, list[Members]]:
-        """Return a map of arrays of objects."""
-        table = self.object_or_empty(key)
-        return {name: table.objects(name) for name in table.members}
-
     def _array(self, key: str, read: Callable[[Json, str], _T]) -> list[_T]:
         value = self.members.get(key)
         if value is None:

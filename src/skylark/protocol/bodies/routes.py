@@ -55,9 +55,11 @@ class TopicRouteBody(Body):
             "queueDatas": [_queue_data_members(queue) for queue in route.queues],
         }
 
-    def to_json(self, *, standard: bool = False) -> bytes:
+    def to_json(self, *, pretty: bool = False, standard: bool = False) -> bytes:
         """Write the route, in standard JSON or in the dialect that old clients need."""
-        return fastjson.dumps(self.to_members(), quoted_keys=standard, ascii_only=standard)
+        return fastjson.dumps(
+            self.to_members(), quoted_keys=standard, ascii_only=standard, pretty=pretty
+        )
 
 
 @dataclass(frozen=True, slots=True)
