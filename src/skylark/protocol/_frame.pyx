@@ -417,7 +417,7 @@ def decode_frames(data, Py_ssize_t frame_bytes_max, Py_ssize_t header_bytes_max)
             commands.append(command)
             at = end
     except RemoteProtocolError as error:
-        return commands, at, error
+        return commands, at, error.with_traceback(None)
     return commands, at, None
 
 
@@ -462,7 +462,9 @@ cdef int _put_number(Out* out, object value) except -1:
     number = PyLong_AsLongAndOverflow(value, &overflow)
     if overflow:
         raise OverflowError
-    rest = <unsigned long long>(-number) if number < 0 else <unsigned long long>number
+    rest = <unsigned long long>number
+    if number < 0:
+        rest = 0 - rest  # Not -number: the smallest one has no positive counterpart.
     while True:
         at -= 1
         digits[at] = <char>(48 + rest % 10)
@@ -578,6 +580,10 @@ def encode_frames(list commands):
                     out.used = mark
                     header = _encode_json(command)
                     _put(&out, PyBytes_AS_STRING(header), len(header))
+            elif command.serialization != 1:
+                raise LocalProtocolError(
+                    f"header serialization {command.serialization} is unknown"
+                )
             else:
                 header = _encode_binary(command)
                 _put(&out, PyBytes_AS_STRING(header), len(header))
