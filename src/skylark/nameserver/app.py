@@ -1,0 +1,194 @@
+"""NameServer: builds the parts and runs them; run() is the process around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, cast
+
+from ..clock import Clock, SystemClock
+from ..errors import ConfigError, CorruptRecord
+from ..net.config import NetConfig
+from ..net.listener import Listener
+from ..net.network import AsyncioNetwork, Network, Server
+from ..net.switchboard import Handler, Switchboard
+from ..net.tasks import TaskScope
+from ..protocol.exchange import Peer
+from .address_service import AddressService
+from .config import NameServerConfig
+from .handlers import Handlers
+from .kv_config import KVConfig, SmallFiles
+from .liveness import Liveness
+from .route_table import RouteTable
+
+
+class NameServer:
+    """A name server; it serves from entering the block until leaving it.
+
+    async with NameServer(config, clock=clock, network=network, files=files) as server:
+        await server.serve()
+    """
+
+    def __init__(
+        self,
+        config: NameServerConfig,
+        *,
+        clock: Clock,
+        network: Network,
+        files: SmallFiles,
+        on_config: Callable[[NameServerConfig], None] = lambda config: None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._network = network
+        self._files = files
+        self._on_config = on_config
+        self._kv_config_path = os.path.expanduser(config.kv_config_path)
+        self._config_store_path = os.path.expanduser(config.config_store_path)
+        self._parts = contextlib.AsyncExitStack()
+        self._listener: Listener | None = None
+        self._http: Server | None = None
+        self.routes = RouteTable()
+
+    @property
+    def address(self) -> str:
+        """Where brokers and clients reach it, as `host:port`."""
+        assert self._listener is not None, "the name server is not open"
+        return _join(*self._listener.address)
+
+    @property
+    def address_service_address(self) -> str | None:
+        """Where the HTTP address service listens, if it is on."""
+        return None if self._http is None else _join(*self._http.address)
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as parts:
+            await self._open(parts)
+            self._parts = parts.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._parts.__aexit__(kind, error, traceback)
+
+    async def serve(self) -> None:
+        """Wait until cancelled, or until something fails that must not."""
+        assert self._listener is not None
+        await self._listener.serve()
+
+    async def _open(self, parts: contextlib.AsyncExitStack) -> None:
+        config = self._config
+        kv = KVConfig.load(self._kv_config_path, self._files)
+        handlers = Handlers(
+            config,
+            self.routes,
+            kv,
+            self._clock,
+            self._files,
+            config_store_path=self._config_store_path,
+            on_config=self._on_config,
+        )
+        switchboard = Switchboard(
+            {code: Handler(header, handle) for code, (header, handle) in handlers.table().items()},
+            on_disconnect=handlers.connection_lost,
+        )
+        scope = await parts.enter_async_context(TaskScope())
+        liveness = Liveness(
+            self.routes, self._clock, config, lambda owner: cast(Peer, owner).close()
+        )
+        scanning = scope.spawn(liveness.run())
+        parts.callback(scanning.cancel)
+        self._listener = await parts.enter_async_context(
+            Listener(NetConfig.of(config), switchboard, self._network)
+        )
+        if config.address_service_port:
+            service = AddressService(self._known_addresses)
+            self._http = await self._network.listen(
+                service.make_protocol, config.listen_host, config.address_service_port
+            )
+            parts.callback(service.close)
+            parts.callback(self._http.close)
+
+    def _known_addresses(self, local_host: str) -> str:
+        assert self._listener is not None
+        return self._config.namesrv_addr or f"{local_host}:{self._listener.address[1]}"
+
+
+def run(config: NameServerConfig) -> int:
+    """Be a name server until told to stop; return the exit code.
+
+    SIGTERM and SIGINT let what is under way finish; a second one does not wait for it. Raises what
+    kept it from starting: OSError for the port, StoreError and ConfigError for files and settings.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(_serve(config))
+        except asyncio.CancelledError:
+            return 1  # Told twice: left without finishing.
+        except CorruptRecord as error:
+            raise ConfigError(str(error)) from error  # The operator's to mend, like a bad setting.
+    return 0
+
+
+async def _serve(config: NameServerConfig) -> None:
+    from ..store.files import OsFiles
+
+    stop = asyncio.Event()
+    _on_signals(stop)
+    server = NameServer(
+        config,
+        clock=SystemClock(),
+        network=AsyncioNetwork(),
+        files=OsFiles(),
+        on_config=_set_log_level,
+    )
+    async with server:
+        gc.collect()
+        gc.freeze()  # What is there now stays: the collector need not look at it again.
+        http = server.address_service_address
+        more = f", address service {http}" if http else ""
+        print(
+            f"The Name Server boot success. serializeType=JSON, address {server.address}{more}",
+            flush=True,
+        )
+        await stop.wait()
+
+
+def _set_log_level(config: NameServerConfig) -> None:
+    logging.getLogger("skylark").setLevel(config.log_level.upper())
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    main = asyncio.current_task()
+    assert main is not None
+
+    def told() -> None:
+        if stop.is_set():
+            main.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
