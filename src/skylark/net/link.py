@@ -126,21 +126,21 @@ class Link(asyncio.Protocol):
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and wait for its answer; raises TransportError."""
         answer: asyncio.Future[Command] = self._loop.create_future()
-        is_sent = False
+        opaque: int | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self._writable is not None:
                     await asyncio.shield(self._writable)
                 self._require_open()
                 data = self._connection.begin_request(command, answer)
-                is_sent = True
+                opaque = command.opaque
                 self._send(data)
                 return await answer
         except TimeoutError:
             raise CallTimeout(self._address, timeout_ms) from None
         finally:
-            if is_sent:
-                self._connection.forget(command)
+            if opaque is not None:
+                self._connection.forget(opaque)
 
     def notify(self, command: Command) -> None:
         """Send a oneway request; raises ConnectionLost."""

@@ -81,9 +81,13 @@ class Connection(Generic[Waiter]):
         self._number(command)
         return encode_frames([command])
 
-    def forget(self, command: Command) -> None:
-        """Stop waiting for the answer to a request; a late one will be dropped."""
-        self._waiters.pop(command.opaque, None)
+    def forget(self, opaque: int) -> None:
+        """Stop waiting for the answer to a request; a late one will be dropped.
+
+        By number, not by command: the same command may have gone to another peer since, and then
+        carries the number it was given there.
+        """
+        self._waiters.pop(opaque, None)
 
     def abandon(self) -> list[Waiter]:
         """End the conversation; return all who still wait."""

@@ -76,7 +76,8 @@ def decode_frames(
                 if length < _LENGTH_BYTES or length + _LENGTH_BYTES > frame_bytes_max:
                     raise RemoteProtocolError(f"frame length {length} is not acceptable")
     except RemoteProtocolError as error:
-        return commands, at, error
+        # Its traceback would keep all of data alive for as long as somebody keeps the error.
+        return commands, at, error.with_traceback(None)
     return commands, at, None
 
 
@@ -84,6 +85,8 @@ def encode_frames(commands: list[Command]) -> bytes:
     """Encode commands back to back. Raises LocalProtocolError."""
     parts: list[bytes | memoryview] = []
     for command in commands:
+        if command.serialization not in (0, 1):
+            raise LocalProtocolError(f"header serialization {command.serialization} is unknown")
         header = _ENCODERS[command.serialization](command)
         length = 4 + len(header) + len(command.body)
         if length + _LENGTH_BYTES > FRAME_BYTES_MAX:

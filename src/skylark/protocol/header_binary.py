@@ -47,8 +47,7 @@ def decode_header_binary(data: bytes) -> Command:
             value, at = _text(data, at, _INT)
             if name in fields:
                 raise RemoteProtocolError("header has a duplicate field")
-            if name and value:
-                fields[name] = value
+            fields[name] = value
     except struct.error:
         raise RemoteProtocolError("header ends in the middle of a field") from None
     except UnicodeDecodeError:
@@ -57,7 +56,7 @@ def decode_header_binary(data: bytes) -> Command:
         code=code,
         opaque=opaque,
         flag=flag,
-        fields=fields,
+        fields={name: value for name, value in fields.items() if name and value},
         remark=remark or None,
         language=language if language in _LANGUAGES else Language.OTHER,
         version=version,
