@@ -47,6 +47,10 @@ cdef extern from *:
     }
 
     static PyObject *sky_new(PyObject *type) {
+        if (!PyType_Check(type)) {
+            PyErr_SetString(PyExc_RuntimeError, "import skylark.protocol.record first: it calls bind");
+            return NULL;
+        }
         return ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
     }
 

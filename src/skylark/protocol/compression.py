@@ -119,7 +119,7 @@ def _expand_lz4(body: Buffer, limit: int) -> bytes:
             size += len(part)
             if size > limit:
                 raise _too_large("lz4", limit)
-            if not part and expander.needs_input:
+            if not part and not expander.eof:
                 raise InvalidCompression("lz4", "is cut off")
     except (RuntimeError, EOFError, ValueError) as error:
         raise InvalidCompression("lz4", f"is damaged: {error}") from None

@@ -9,7 +9,7 @@
                                                  +10     2      counter
 
 Both are shown as upper-case hex, 32 digits with IPv4 and 56 with IPv6, so the length does not tell
-which one a user has pasted. The port does: its upper half is 0, a unique id has the process id there.
+which one a user has pasted. The port does: its upper half is 0; a unique id has a process id there.
 Brokers never look into a unique id. A producer may use any text there.
 """
 
