@@ -63,6 +63,9 @@ def main(argv: Sequence[str] | None = None, *, program: str = "skylark namesrv")
         loaded = _load(arguments)
         for warning in loaded.warnings:
             exits.complain(program, f"warning: {warning}")
+        if loaded.config.log_level == "debug":
+            for note in loaded.notes:
+                exits.complain(program, f"note: {note}")
         if arguments.configFile is not None:
             print(f"load config properties file OK, {arguments.configFile}", flush=True)
         if arguments.printConfigItem or arguments.port == _PRINT:
@@ -103,23 +106,8 @@ def _load(arguments: argparse.Namespace) -> Loaded[NameServerConfig]:
 
 
 def _run(loaded: Loaded[NameServerConfig]) -> int:
-    import logging
-
-    from .. import logs
     from ..nameserver.app import run
 
-    config = loaded.config
     # Files hold what others need not read; group and world get nothing by default.
     os.umask(0o077)
-    with logs.setup(
-        log_format=config.log_format,
-        level=config.log_level,
-        log_dir=config.log_dir,
-        file_name=LOG_FILE_NAME,
-    ):
-        logger = logging.getLogger(__name__)
-        for warning in loaded.warnings:
-            logger.warning("config: %s", warning)
-        for note in loaded.notes:
-            logger.debug("config: %s", note)
-        return run(config)
+    return run(loaded.config)
