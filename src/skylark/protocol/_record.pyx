@@ -46,12 +46,18 @@ cdef extern from *:
         return offset;
     }
 
+    /* Not tracked by the cycle collector: what these objects hold (numbers, texts, bytes, and
+       tuples or dicts of them) refers to nothing, so they are never part of a cycle, and a large
+       pull would have the collector walk over each of them several times. */
     static PyObject *sky_new(PyObject *type) {
+        PyObject *instance;
         if (!PyType_Check(type)) {
             PyErr_SetString(PyExc_RuntimeError, "import skylark.protocol.record first: it calls bind");
             return NULL;
         }
-        return ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
+        instance = ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
+        if (instance != NULL && PyObject_IS_GC(instance)) PyObject_GC_UnTrack(instance);
+        return instance;
     }
 
     /* Takes over the reference; says 0 where there is none to take. */

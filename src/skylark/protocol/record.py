@@ -41,6 +41,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import InvalidRecord, LocalProtocolError
 from ..model.message import HostAddress, Property, StoredMessage
@@ -72,6 +73,7 @@ _TAIL = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, b
 _BLANK = struct.Struct(">iI")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
+_BYTE = struct.Struct(">b")
 assert _HEAD.size + 8 + 8 + 8 + _TAIL.size + 1 + 2 == FIXED_SIZE
 
 Buffer = bytes | bytearray | memoryview
@@ -258,15 +260,13 @@ class DispatchInfo:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(slots=True)
-class _Fields:
-    """Where the checked parts of a record lie."""
+class _Fields(NamedTuple):
+    """The checked fields of a record, and where those lie that are not read yet."""
 
     head: tuple[int, int, int, int, int, int, int, int, int]
     tail: tuple[int, int, int]
-    born_host_at: int
     stored_at: int
-    store_host_at: int
+    tail_at: int
     body_at: int
     topic: str
     properties_at: int
@@ -287,24 +287,22 @@ def _walk(view: memoryview, at: int, *, check_crc: bool) -> _Fields | None:
         raise InvalidRecord(at, "fixed fields", f"are cut off: {room - at} bytes left")
     head = _HEAD.unpack_from(view, at)
     sys_flag = head[7]
-    born_host_at = at + _HEAD.size
-    stored_at = born_host_at + (20 if sys_flag & _BORN_V6 else 8)
-    store_host_at = stored_at + 8
-    tail_at = store_host_at + (20 if sys_flag & _STORE_V6 else 8)
+    stored_at = at + _HEAD.size + (20 if sys_flag & _BORN_V6 else 8)
+    tail_at = stored_at + 8 + (20 if sys_flag & _STORE_V6 else 8)
     body_at = tail_at + _TAIL.size
     if body_at > room:
         raise InvalidRecord(at, "fixed fields", f"are cut off: {room - at} bytes left")
     tail = _TAIL.unpack_from(view, tail_at)
 
     topic_at = body_at + tail[2]
-    topic_length_size = 1 if magic == MAGIC else 2
-    if tail[2] < 0 or topic_at + topic_length_size > room:
+    topic_length_form = _BYTE if magic == MAGIC else _SHORT
+    if tail[2] < 0 or topic_at + topic_length_form.size > room:
         raise InvalidRecord(at, "body length", f"is {tail[2]}: {room - body_at} bytes left")
     if check_crc and body_crc(view[body_at:topic_at]) != head[2]:
         raise InvalidRecord(at, "body crc", "does not match the body")
 
-    topic_length = int.from_bytes(view[topic_at : topic_at + topic_length_size], "big", signed=True)
-    topic_at += topic_length_size
+    topic_length = topic_length_form.unpack_from(view, topic_at)[0]
+    topic_at += topic_length_form.size
     properties_at = topic_at + topic_length + 2
     if topic_length < 0 or properties_at > room:
         raise InvalidRecord(at, "topic length", f"is {topic_length}: {room - topic_at} bytes left")
@@ -321,27 +319,25 @@ def _walk(view: memoryview, at: int, *, check_crc: bool) -> _Fields | None:
         )
     if end - at != head[0]:
         raise InvalidRecord(at, "total size", f"is {head[0]}, but the fields take {end - at}")
-    return _Fields(
-        head, tail, born_host_at, stored_at, store_host_at, body_at, topic, properties_at, end
-    )
+    return _Fields(head, tail, stored_at, tail_at, body_at, topic, properties_at, end)
 
 
 def _message(view: memoryview, at: int, fields: _Fields) -> StoredMessage:
-    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = fields.head
-    reconsume_times, prepared_transaction_offset, body_bytes = fields.tail
-    tail_at = fields.body_at - _TAIL.size
+    head, tail, stored_at, tail_at, body_at, topic, properties_at, end = fields
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_at_ms = head
+    reconsume_times, prepared_transaction_offset, body_bytes = tail
     return StoredMessage(
-        topic=fields.topic,
+        topic=topic,
         queue_id=queue_id,
         queue_offset=queue_offset,
-        body=bytes(view[fields.body_at : fields.body_at + body_bytes]),
-        properties=LazyProperties(bytes(view[fields.properties_at : fields.end])),
+        body=bytes(view[body_at : body_at + body_bytes]),
+        properties=LazyProperties(bytes(view[properties_at:end])),
         flag=flag,
         sys_flag=sys_flag,
-        born_at_ms=born,
-        born_host=unpack_host(bytes(view[fields.born_host_at : fields.stored_at])),
-        stored_at_ms=_LONG.unpack_from(view, fields.stored_at)[0],
-        store_host=unpack_host(bytes(view[fields.store_host_at : tail_at])),
+        born_at_ms=born_at_ms,
+        born_host=unpack_host(bytes(view[at + _HEAD.size : stored_at])),
+        stored_at_ms=_LONG.unpack_from(view, stored_at)[0],
+        store_host=unpack_host(bytes(view[stored_at + 8 : tail_at])),
         physical_offset=physical_offset,
         size_bytes=size,
         body_crc=crc,
@@ -364,10 +360,11 @@ def decode_records(buffer: Buffer, *, check_crc: bool = True) -> list[StoredMess
     """Return all messages of a buffer that holds whole records and nothing else."""
     messages = []
     at = 0
-    while at < len(buffer):
-        message = decode_record_pure(buffer, at, check_crc=check_crc)
-        messages.append(message)
-        at += message.size_bytes
+    with memoryview(buffer) as view:
+        while at < len(view):
+            message = decode_record_pure(view, at, check_crc=check_crc)
+            messages.append(message)
+            at += message.size_bytes
     return messages
 
 
