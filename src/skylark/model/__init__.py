@@ -5,6 +5,14 @@ from .group import ConsumeType as ConsumeType
 from .group import MessageModel as MessageModel
 from .group import Subscription as Subscription
 from .group import SubscriptionGroupConfig as SubscriptionGroupConfig
+from .message import CompressionType as CompressionType
+from .message import HostAddress as HostAddress
+from .message import Message as Message
+from .message import OffsetId as OffsetId
+from .message import Property as Property
+from .message import StoredMessage as StoredMessage
+from .message import SysFlag as SysFlag
+from .message import TransactionType as TransactionType
 from .names import check_group_name as check_group_name
 from .names import check_topic_name as check_topic_name
 from .queue import MessageQueue as MessageQueue
