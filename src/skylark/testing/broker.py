@@ -1,0 +1,152 @@
+"""SimulatedBroker: a broker as name servers see one. It registers, and stores nothing.
+
+Registration is that of a real broker: with all name servers at once, at the start, at every change
+of a topic and every 30 seconds, over one long connection to each; a name server that is silent
+holds nobody up for longer than the time-out. Leaving the block unregisters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ..clock import Clock
+from ..errors import BrokerError, TransportError
+from ..model.topic import TopicConfig
+from ..model.version import DataVersion
+from ..net.channel import Channels
+from ..net.network import Network
+from ..net.tasks import TaskScope
+from ..remote import REGISTER_TIMEOUT_MS, RemoteNameServer
+
+PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
+
+
+class SimulatedBroker:
+    """Keeps name servers informed, from entering the block until leaving it."""
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        *,
+        network: Network,
+        clock: Clock,
+        rng: random.Random,
+        address: str,
+        cluster: str = "DefaultCluster",
+        name: str = "broker-a",
+        broker_id: int = 0,
+        ha_address: str | None = None,
+        topics: Iterable[TopicConfig] = (),
+        period_ms: int = 30_000,
+        force_register: bool = True,
+        compressed: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.broker_id = broker_id
+        self.address = address
+        self.ha_address = ha_address
+        self.topics = {topic.name: topic for topic in topics}
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+        self.period_ms = max(PERIOD_MS_MIN, min(period_ms, PERIOD_MS_MAX))
+        self.force_register = force_register
+        self.compressed = compressed
+        self.confirmed_ms: dict[str, int] = {}  # Name server → when it last took a registration.
+        self.master_address: str | None = None
+        self._clock = clock
+        self._channels = Channels(network, clock, rng)
+        self._servers = [RemoteNameServer(self._channels, address) for address in name_servers]
+        self._parts = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as parts:
+            await parts.enter_async_context(self._channels)
+            parts.push_async_exit(self._leave)
+            scope = await parts.enter_async_context(TaskScope())
+            started_ms = self._clock.monotonic_ms()
+            await self.register()
+            parts.callback(scope.spawn(self._beat(started_ms)).cancel)
+            self._parts = parts.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._parts.__aexit__(kind, error, traceback)
+
+    async def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await asyncio.gather(*(self._unregister(server) for server in self._servers))
+
+    async def register(self) -> None:
+        """Tell all name servers at once; those that cannot be reached hear it next time."""
+        await asyncio.gather(*(self._register(server) for server in self._servers))
+
+    async def put_topic(self, topic: TopicConfig) -> None:
+        """Create or change a topic, and make it known."""
+        self.topics[topic.name] = topic
+        self.data_version = self.data_version.next(self._clock.now_ms())
+        await self.register()
+
+    async def _beat(self, due_ms: int) -> None:
+        while True:
+            # By the clock, not by the pause between: a silent name server takes up its time-out in
+            # every round, and the others must not wait the longer for it.
+            due_ms = max(due_ms + self.period_ms, self._clock.monotonic_ms())
+            await self._clock.sleep_ms(due_ms - self._clock.monotonic_ms())
+            await self.register()
+
+    async def _register(self, server: RemoteNameServer) -> None:
+        try:
+            if not self.force_register and not await self._is_due(server):
+                self.confirmed_ms[server.address] = self._clock.monotonic_ms()
+                return
+            answer, _ = await server.register_broker(
+                cluster=self.cluster,
+                broker_name=self.name,
+                broker_id=self.broker_id,
+                address=self.address,
+                ha_address=self.ha_address,
+                topics=self.topics,
+                data_version=self.data_version,
+                compressed=self.compressed,
+                timeout_ms=REGISTER_TIMEOUT_MS,
+            )
+        except (TransportError, BrokerError):
+            return  # confirmed_ms shows it; the next heartbeat tries again.
+        self.confirmed_ms[server.address] = self._clock.monotonic_ms()
+        self.master_address = answer.master_addr or self.master_address
+
+    async def _is_due(self, server: RemoteNameServer) -> bool:
+        changed, _ = await server.query_data_version(
+            self.data_version,
+            cluster=self.cluster,
+            broker_name=self.name,
+            broker_id=self.broker_id,
+            address=self.address,
+        )
+        return changed
+
+    async def _unregister(self, server: RemoteNameServer) -> None:
+        try:
+            await server.unregister_broker(
+                cluster=self.cluster,
+                broker_name=self.name,
+                broker_id=self.broker_id,
+                address=self.address,
+            )
+        except (TransportError, BrokerError):
+            return  # It will find out by itself.
