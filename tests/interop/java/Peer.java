@@ -48,6 +48,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class Peer {
     private static final int SENDING_THREADS = 4;
     private static final long SETTLE_MS = 1000;
+    private static final int ROUTE_REFRESH_MS = 2000;
 
     private Peer() {
     }
@@ -150,7 +151,10 @@ public final class Peer {
     }
 
     private static void stream(String nameServers, String topic, String group, int rate) throws Exception {
-        DefaultMQProducer producer = producer(nameServers, group);
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(nameServers);
+        producer.setPollNameServerInterval(ROUTE_REFRESH_MS); // It must meet the dead name servers while they are dead.
+        producer.start();
         AtomicBoolean stopped = new AtomicBoolean();
         Thread stopper = new Thread(() -> {
             try {
