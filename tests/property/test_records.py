@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from skylark.errors import InvalidBatch, InvalidCompression, InvalidRecord
 from skylark.model.message import CompressionType, HostAddress, OffsetId, StoredMessage
 from skylark.protocol import crc, hashes, properties, record
-from skylark.protocol.batch import BatchEntry, decode_batch, encode_batch, join_properties
+from skylark.protocol.batch import (
+    BatchEntry,
+    decode_batch,
+    decode_batch_pure,
+    encode_batch,
+    join_properties,
+)
 from skylark.protocol.compression import compress, expand
 from skylark.protocol.message_id import parse_offset_id, parse_unique_id, read_message_id
 
@@ -59,7 +65,7 @@ record_fields = st.fixed_dictionaries(
 def outcome(function: Any, *arguments: Any, **options: Any) -> Any:
     try:
         return function(*arguments, **options)
-    except InvalidRecord as error:
+    except (InvalidRecord, InvalidBatch) as error:
         return (error.at, error.field, error.problem)
 
 
@@ -183,6 +189,20 @@ def test_batches_go_round_and_do_not_survive_a_cut_inside_an_entry(
         except InvalidBatch:
             return
         raise AssertionError("a cut batch was taken")
+
+
+@given(
+    entries=st.lists(batch_entry, min_size=1, max_size=3),
+    changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3),
+)
+@settings(max_examples=300)
+def test_a_garbled_batch_means_the_same_on_both_paths(
+    entries: list[BatchEntry], changes: list[tuple[int, int]]
+) -> None:
+    body = bytearray(encode_batch(entries))
+    for at, value in changes:
+        body[at % len(body)] = value
+    assert outcome(decode_batch, body) == outcome(decode_batch_pure, body)
 
 
 @given(noise=st.binary(max_size=200))

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from ..model.message import HostAddress, StoredMessage
+from .batch import BatchEntry
 from .properties import LazyProperties
 from .record import Buffer, DispatchInfo
 
@@ -62,3 +63,7 @@ def encode_record_into(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> int: ...
+def bind_batch(
+    entry_type: type[BatchEntry], decode_batch: Callable[..., list[BatchEntry]]
+) -> None: ...
+def decode_batch(body: Buffer, *, count_max: int = 65_536) -> list[BatchEntry]: ...

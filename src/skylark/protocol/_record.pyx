@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled twins of the hot functions of record.py, properties.py, hashes.py and crc.py.
+"""Compiled twins of the hot functions of record.py, batch.py, properties.py, hashes.py and crc.py.
 
 Those modules specify, this one is fast: it takes what is well formed, and hands everything else to
 the pure functions, which find the words for it. So no error is worded here, and no length is used
@@ -958,3 +958,72 @@ def encode_record_into(
         store_host=store_host, reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
     )
+
+
+# --- Batches ------------------------------------------------------------------------------------
+
+cdef Py_ssize_t _entry_body_at, _entry_properties_at, _entry_flag_at
+cdef object _entry_type, _pure_decode_batch
+
+
+def bind_batch(entry_type, decode_batch):
+    """Take the class to fill and the function to hand odd input to, as bind does."""
+    global _entry_type, _pure_decode_batch
+    global _entry_body_at, _entry_properties_at, _entry_flag_at
+    _entry_body_at = _slot(entry_type, "body")
+    _entry_properties_at = _slot(entry_type, "properties")
+    _entry_flag_at = _slot(entry_type, "flag")
+    _entry_type, _pure_decode_batch = entry_type, decode_batch
+
+
+cdef list _batch(const uint8_t *data, Py_ssize_t room, Py_ssize_t count_max):
+    """Return the entries, or None where something does not add up. The layout is in batch.py."""
+    cdef list entries = []
+    cdef Py_ssize_t at = 0, size, body_bytes, properties_bytes
+    cdef const uint8_t *p
+    cdef uint32_t crc
+    cdef PyObject *raw
+    while at < room:
+        p = data + at
+        if room - at < 22 or len(entries) >= count_max:
+            return None
+        size = <int32_t>sky_get32(p)
+        if size < 22 or size > room - at:
+            return None
+        body_bytes = <int32_t>sky_get32(p + 16)
+        if body_bytes < 0 or body_bytes > size - 22:
+            return None
+        properties_bytes = <short>((<uint32_t>p[20 + body_bytes] << 8) | p[21 + body_bytes])
+        if properties_bytes != size - 22 - body_bytes:
+            return None
+        crc = sky_get32(p + 8)
+        if crc and (crc ^ sky_crc32(p + 20, <size_t>body_bytes)) & 0x7FFFFFFF:
+            return None
+        raw = sky_new(<PyObject *>_entry_type)
+        entry = <object>raw
+        Py_DECREF(entry)  # sky_new gave one reference, the cast took another.
+        if not (
+            sky_fill(raw, _entry_body_at, raw_bytes(<const char *>p + 20, body_bytes))
+            and sky_fill(
+                raw,
+                _entry_properties_at,
+                raw_bytes(<const char *>p + 22 + body_bytes, properties_bytes),
+            )
+            and sky_fill(raw, _entry_flag_at, raw_long(<int32_t>sky_get32(p + 12)))
+        ):
+            raise MemoryError
+        entries.append(entry)
+        at += size
+    return entries if entries else None
+
+
+def decode_batch(body, *, Py_ssize_t count_max=65536):
+    """Return the entries of a batch body."""
+    cdef Py_buffer view
+    cdef list entries
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        entries = _batch(<const uint8_t *>view.buf, view.len, count_max)
+    finally:
+        PyBuffer_Release(&view)
+    return entries if entries is not None else _pure_decode_batch(body, count_max=count_max)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 
 from skylark.errors import InvalidBatch, InvalidBody, LocalProtocolError
-from skylark.protocol.batch import BatchEntry, decode_batch, encode_batch, join_properties
+from skylark.protocol import batch
+from skylark.protocol.batch import BatchEntry, encode_batch, join_properties
 from skylark.protocol.properties import parse_properties
 
 GOLDEN = bytes.fromhex(
@@ -17,27 +19,38 @@ GOLDEN = bytes.fromhex(
 )
 ENTRY = BatchEntry(b"hi", b"WAIT\x01true\x02TAGS\x01A")
 
+Decode = Callable[..., list[BatchEntry]]
 
-def test_the_golden_entry_encodes_and_decodes() -> None:
+
+@pytest.fixture(params=["pure", "compiled"])
+def decode_batch(request: pytest.FixtureRequest) -> Decode:
+    if request.param == "pure":
+        return batch.decode_batch_pure
+    if batch.decode_batch is batch.decode_batch_pure:
+        pytest.skip("the compiled twin is not built or switched off")
+    return batch.decode_batch
+
+
+def test_the_golden_entry_encodes_and_decodes(decode_batch: Decode) -> None:
     assert encode_batch([ENTRY]) == GOLDEN
     assert decode_batch(GOLDEN) == [ENTRY]
 
 
-def test_entries_follow_each_other() -> None:
+def test_entries_follow_each_other(decode_batch: Decode) -> None:
     entries = [ENTRY, BatchEntry(b"", b"", flag=-5), BatchEntry(bytes(1000), b"a\x01b", flag=7)]
     body = encode_batch(entries)
     assert decode_batch(body) == entries
     assert decode_batch(memoryview(body)) == entries
 
 
-def test_an_empty_batch_is_refused_both_ways() -> None:
+def test_an_empty_batch_is_refused_both_ways(decode_batch: Decode) -> None:
     with pytest.raises(LocalProtocolError, match="at least one"):
         encode_batch([])
     with pytest.raises(InvalidBatch, match="no entry"):
         decode_batch(b"")
 
 
-def test_a_batch_cut_off_at_any_byte_is_refused() -> None:
+def test_a_batch_cut_off_at_any_byte_is_refused(decode_batch: Decode) -> None:
     body = GOLDEN * 2
     for size in range(len(body)):
         if size != len(GOLDEN):
@@ -66,7 +79,7 @@ def test_a_batch_cut_off_at_any_byte_is_refused() -> None:
     ],
 )
 def test_a_lying_length_is_named_and_nothing_is_taken(
-    at: int, form: str, value: int, field: str
+    decode_batch: Decode, at: int, form: str, value: int, field: str
 ) -> None:
     second = bytearray(GOLDEN)
     struct.pack_into(form, second, at, value)
@@ -75,7 +88,7 @@ def test_a_lying_length_is_named_and_nothing_is_taken(
     assert (caught.value.at, caught.value.field) == (len(GOLDEN), field)
 
 
-def test_a_checksum_may_be_given_if_it_is_right() -> None:
+def test_a_checksum_may_be_given_if_it_is_right(decode_batch: Decode) -> None:
     body = b"delay"
     for crc in (zlib.crc32(body), zlib.crc32(body) & 0x7FFFFFFF):
         data = bytearray(encode_batch([BatchEntry(body)]))
@@ -83,18 +96,18 @@ def test_a_checksum_may_be_given_if_it_is_right() -> None:
         assert decode_batch(data) == [BatchEntry(body)]
 
 
-def test_the_magic_of_an_entry_is_not_looked_at() -> None:
+def test_the_magic_of_an_entry_is_not_looked_at(decode_batch: Decode) -> None:
     data = bytearray(GOLDEN)
     struct.pack_into(">I", data, 4, 0xDAA320A7)
     assert decode_batch(data) == [ENTRY]
 
 
-def test_a_batch_inside_a_batch_is_only_a_body() -> None:
+def test_a_batch_inside_a_batch_is_only_a_body(decode_batch: Decode) -> None:
     inner = encode_batch([ENTRY, ENTRY])
     assert decode_batch(encode_batch([BatchEntry(inner)])) == [BatchEntry(inner)]
 
 
-def test_the_number_of_entries_has_a_limit() -> None:
+def test_the_number_of_entries_has_a_limit(decode_batch: Decode) -> None:
     assert len(decode_batch(GOLDEN * 3, count_max=3)) == 3
     with pytest.raises(InvalidBatch, match="count"):
         decode_batch(GOLDEN * 4, count_max=3)
