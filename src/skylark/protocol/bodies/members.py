@@ -120,7 +120,8 @@ class Members:
 
     def object_or_empty(self, key: str) -> Members:
         """Return an object; an absent one is empty."""
-        return Members.of(self.members.get(key) or {}, f"{self.where}.{key}")
+        value = self.members.get(key)
+        return Members.of({} if value is None else value, f"{self.where}.{key}")
 
     def objects(self, key: str) -> list[Members]:
         """Return an array of objects; an absent one is empty."""
