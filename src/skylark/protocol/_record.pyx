@@ -526,13 +526,14 @@ cdef object _host(const uint8_t *packed, Py_ssize_t size):
         h = (h ^ packed[i]) * 16777619u
     h = (h ^ (h >> 16)) % _HOSTS
     known = _hosts[h]
-    # The remembered size is that of the last 8 or 20 bytes: the tuple tells, an IPv6 has a colon.
     if known is not None and (<tuple>known)[0] == size:
         if memcmp(_host_keys[h], packed, <size_t>size) == 0:
             return (<tuple>known)[1]
     fresh = _unpack_host(PyBytes_FromStringAndSize(<char *>packed, size))
+    known = (size, fresh)
+    # Nothing may come between these two, or another thread would find a key with an old host.
     memcpy(_host_keys[h], packed, <size_t>size)
-    _hosts[h] = (size, fresh)
+    _hosts[h] = known
     return fresh
 
 
