@@ -6,6 +6,7 @@ Started often and expected to be there at once, so this is plain argparse.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from typing import NoReturn
 from ..config import DEFAULT, Flag, Loaded, explain_all, load, parse_set
 from ..nameserver.config import LOG_FILE_NAME, NameServerConfig
 from . import exits
+
+logger = logging.getLogger(__name__)
 
 _PRINT = "print"
 
@@ -63,9 +66,6 @@ def main(argv: Sequence[str] | None = None, *, program: str = "skylark namesrv")
         loaded = _load(arguments)
         for warning in loaded.warnings:
             exits.complain(program, f"warning: {warning}")
-        if loaded.config.log_level == "debug":
-            for note in loaded.notes:
-                exits.complain(program, f"note: {note}")
         if arguments.configFile is not None:
             print(f"load config properties file OK, {arguments.configFile}", flush=True)
         if arguments.printConfigItem or arguments.port == _PRINT:
@@ -106,8 +106,20 @@ def _load(arguments: argparse.Namespace) -> Loaded[NameServerConfig]:
 
 
 def _run(loaded: Loaded[NameServerConfig]) -> int:
+    from .. import logs
     from ..nameserver.app import run
 
+    config = loaded.config
     # Files hold what others need not read; group and world get nothing by default.
     os.umask(0o077)
-    return run(loaded.config)
+    with logs.setup(
+        log_format=config.log_format,
+        level=config.log_level,
+        log_dir=config.log_dir,
+        file_name=LOG_FILE_NAME,
+    ):
+        for warning in loaded.warnings:
+            logger.warning("config: %s", warning)
+        for note in loaded.notes:
+            logger.debug("config: %s", note)
+        return run(config)

