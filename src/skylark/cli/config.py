@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -135,7 +134,7 @@ def _loaded(component: str, file: Path | None, sets: list[str] | None) -> Loaded
 
 
 def _row(explanation: Explanation) -> dict[str, object]:
-    return {**dataclasses.asdict(explanation), "environment": list(explanation.environment)}
+    return {**explanation._asdict(), "environment": list(explanation.environment)}
 
 
 def _unknown(key: str, components: list[str]) -> str:

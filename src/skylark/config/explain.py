@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import ConfigError
 from . import rocketmq_keys
@@ -13,8 +12,7 @@ from .schema import Setting, Settings, safe_text, settings_of, spellings_of
 _S = TypeVar("_S", bound=Settings)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Everything there is to say about one setting."""
 
     component: str

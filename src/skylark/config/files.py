@@ -197,18 +197,16 @@ def _toml_text(value: object, where: str) -> str:
     raise ConfigError(f"{where}: expected text, a whole number, true or false; correct it")
 
 
-_TOML_LINE = re.compile(
-    r"""\s*(?:\[\s*(?P<table>[^\[\]]+?)\s*\]|(?P<key>[\w.-]+|"[^"]*"|'[^']*')\s*=)"""
-)
-
-
 def _toml_lines(text: str) -> dict[tuple[str, str], int]:
     # tomllib keeps no positions. A line inside a multi-line string can mislead this search, which
     # costs a message its exact line and nothing else.
+    entry = re.compile(
+        r"""\s*(?:\[\s*(?P<table>[^\[\]]+?)\s*\]|(?P<key>[\w.-]+|"[^"]*"|'[^']*')\s*=)"""
+    )
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(_LINE_END.split(text), start=1):
-        match = _TOML_LINE.match(line)
+        match = entry.match(line)
         if match is None:
             continue
         if match["table"] is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
@@ -22,8 +21,7 @@ from .schema import (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a value was found: kind is default, file, environment or flag."""
 
     kind: str
@@ -68,8 +66,7 @@ class _Given(NamedTuple):
 _S = TypeVar("_S", bound=Settings)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loaded(Generic[_S]):
+class Loaded(NamedTuple, Generic[_S]):
     """A filled schema, the source of each of its values, and what was odd on the way.
 
     Warnings are for the user's eyes; notes say which keys had no effect, for a debug log.

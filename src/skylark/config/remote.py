@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import SettingRefused
 from .files import parse_properties
@@ -13,8 +12,7 @@ from .schema import MASK, Settings, Value, safe_text, settings_of, spellings_of,
 _S = TypeVar("_S", bound=Settings)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Update(Generic[_S]):
+class Update(NamedTuple, Generic[_S]):
     """The outcome of a remote update: the new config, and (old, new) text by key."""
 
     config: _S

@@ -23,8 +23,7 @@ _SHOWN_CHARS_MAX = 80
 _NEAR_ENOUGH = 0.75
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """What is known about one field of a schema."""
 
     name: str
