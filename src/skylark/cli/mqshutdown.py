@@ -62,7 +62,7 @@ def is_server(command_line: Sequence[str], role: str) -> bool:
     program = os.path.basename(words[0])
     if program in (_ROLES[role], f"skylark.cli.{_ROLES[role]}"):
         return True
-    return program in ("skylark", "skylark.cli.main") and words[1:2] == [role]
+    return program in ("skylark", "skylark.cli", "skylark.cli.main") and words[1:2] == [role]
 
 
 def _without_interpreter(words: list[str]) -> list[str]:

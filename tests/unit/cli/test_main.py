@@ -133,7 +133,7 @@ def test_starting_a_server_imports_nothing_slow(module: str) -> None:
 
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "skylark", "version"],
+        [sys.executable, "-m", "skylark.cli", "version"],
         capture_output=True,
         text=True,
         check=True,

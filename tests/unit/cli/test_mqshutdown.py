@@ -19,7 +19,7 @@ from skylark.cli.mqshutdown import is_server, main, servers
         "/v/bin/mqnamesrv",
         "python /v/bin/skylark namesrv -p 1",
         "skylark namesrv",
-        "python -m skylark namesrv",
+        "python -m skylark.cli namesrv",
         "python -m skylark.cli.main namesrv",
         "python3 -m skylark.cli.mqnamesrv",
     ],
