@@ -1,0 +1,822 @@
+"""MessageStore: put, get, query, truncate; the engine's front door.
+
+One thread owns a store and calls it; nothing in here waits. What must wait for the disk is handed
+out as FlushWork, which any thread may run, and handed back when it is done:
+
+    work = store.begin_flush()        # on the owner's thread
+    work.run()                        # anywhere; fdatasync releases the GIL
+    store.end_flush(work)             # on the owner's thread
+
+The cursors of a store, in order:
+
+    # dispatched <= visible <= flushed <= committed <= appended      with SYNC_FLUSH
+    # dispatched <= visible = committed <= appended                  with ASYNC_FLUSH
+
+Consumers see nothing beyond dispatched. The first flush that fails ends the store as a writer, for
+good: after a failed fsync the kernel may have dropped the very pages it could not write, so a
+second try that succeeds proves nothing. Reads go on, and a restart recovers from the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from ..clock import Clock
+from ..errors import (
+    InvalidName,
+    InvalidRecord,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
+from ..model.message import Property
+from ..model.queue import PhysicalOffset, QueueOffset
+from ..protocol.properties import split_keys
+from ..protocol.record import PROPERTIES_BYTES_MAX, decode_dispatch
+from . import append
+from .append import (
+    ENTRY_BYTES,
+    FILLER_SIZE,
+    Arrival,
+    GatherLimits,
+    PutMessage,
+    PutResult,
+    PutStatus,
+    is_batch_full,
+    is_storable,
+    message_size,
+)
+from .checkpoint import Checkpoint, Marks, StoreTimes
+from .commit_log import CommitLog
+from .config import StoreConfig
+from .consume_queue import ConsumeQueue
+from .consume_queue_ext import ExtUnit, is_address
+from .consume_queues import ConsumeQueues
+from .dispatcher import Dispatcher
+from .files import FileLock, Files, Region
+from .key_index import IndexMark, KeyIndex
+from .mapped_file import RegionCache
+from .recovery import Progress, RecoveryReport, recover
+
+logger = logging.getLogger(__name__)
+
+_PAGE_BYTES = 4096
+
+
+class GetStatus(StrEnum):
+    """How a read by queue offset went; the names are what RocketMQ puts in its answers."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages a reader wants; each part that is None lets everything pass."""
+
+    # Hashes of the tags; a tag whose hash is not among them is not wanted. Others may collide.
+    tag_hashes: frozenset[int] | None = None
+    # Decides by the entry: tag code and, where there is one, the ext unit.
+    entry: Callable[[int, ExtUnit | None], bool] | None = None
+    # Decides by the record itself.
+    record: Callable[[memoryview], bool] | None = None
+
+
+@dataclass(slots=True)
+class GetResult:
+    """The records of one read, as they are stored."""
+
+    status: GetStatus
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+    # Each is one or more whole records. Views stay readable even if retention deletes the file.
+    chunks: list[bytes | memoryview] = field(default_factory=list)
+    message_count: int = 0
+    byte_count: int = 0
+    is_far_behind: bool = False  # A replica might serve the next read better.
+
+    @property
+    def body(self) -> bytes:
+        """All records in one piece."""
+        if len(self.chunks) == 1 and isinstance(self.chunks[0], bytes):
+            return self.chunks[0]
+        return b"".join(self.chunks)
+
+    def records(self) -> Iterator[memoryview]:
+        """Each record by itself."""
+        for chunk in self.chunks:
+            view = memoryview(chunk)
+            while view:
+                size = int.from_bytes(view[:4], "big")
+                yield view[:size]
+                view = view[size:]
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """The records that have a key, oldest first, and how fresh the index is."""
+
+    records: list[memoryview]
+    index_updated_ms: int
+    index_updated_physical: PhysicalOffset
+
+
+@dataclass(slots=True)
+class FlushWork:
+    """What one flush has to do; run() may be called on any thread."""
+
+    regions: list[Region]
+    log_end: int
+    log_ms: int
+    save: Callable[[], None] | None = None
+    prepare: Callable[[], None] | None = None
+
+    def run(self) -> None:
+        """Sync everything, then write the checkpoint that says so."""
+        for region in self.regions:
+            region.sync()
+        if self.save is not None:
+            self.save()
+        if self.prepare is not None:
+            self.prepare()
+
+
+class MessageStore:
+    """A store on disk, open in this process."""
+
+    def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
+        self.config = config
+        self.files = files
+        self.clock = clock
+        root = config.store_path_root_dir
+        self._abort_path = os.path.join(root, "abort")
+        self._lock: FileLock | None = None
+        self._is_closed = False
+        limit = config.mapped_regions_max or files.map_limit()
+        self._cache = RegionCache(limit)
+        self.log = CommitLog(files, config)
+        self.queues = ConsumeQueues(files, self._cache, config, self.log)
+        self.queues.visible_end = lambda: min(self.visible_end, self.dispatcher.position)
+        self.index: KeyIndex | None = None
+        if config.message_index_enable:
+            self.index = KeyIndex(
+                files,
+                self._cache,
+                os.path.join(root, "index"),
+                slot_count=config.max_hash_slot_num,
+                entry_max=config.max_index_num,
+                walk_max=config.index_walk_max,
+            )
+        self.checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
+        self.dispatcher = Dispatcher(
+            self.log, self.queues, self.index, clock, config.delay_levels_ms
+        )
+        self.dispatcher.dirty = self.queues.dirty
+        if config.enable_consume_queue_ext:
+            self.dispatcher.use_ext()
+        self.recovery = RecoveryReport()
+        self.failure: StoreError | None = None  # Why the store stopped writing for good.
+        self.is_disk_full = False  # Set and cleared by retention, and by an append without room.
+        self.is_replica = False
+        # Called after every append, so that a flusher knows there is something to do.
+        self.on_append: Callable[[], None] | None = None
+        self._last_stored_ms = 0
+        self._flushed_ms = 0
+        self._distance = config.memory_distance_bytes
+
+    # Life.
+
+    @classmethod
+    def open(
+        cls, config: StoreConfig, files: Files, clock: Clock, *, progress: Progress | None = None
+    ) -> Self:
+        """Lock, load and recover a store, or make an empty one."""
+        store = cls(config, files, clock)
+        files.make_directory(config.store_path_root_dir)
+        # RocketMQ locks after recovery. Two brokers recovering one store would be the end of it.
+        store._lock = files.lock(os.path.join(config.store_path_root_dir, "lock"))
+        try:
+            store._load(progress)
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    def _load(self, progress: Progress | None) -> None:
+        self.files.make_directory(self.config.commit_log_directory)
+        was_clean = not self.files.exists(self._abort_path)
+        self._remove_drafts()
+        self.checkpoint.load()
+        self.log.load()
+        self.queues.load()
+        if self.index is not None:
+            try:
+                self.index.load()
+            except StoreDamaged:
+                if was_clean:
+                    raise
+                self.index.discard_unloaded()
+        self.recovery = recover(self, was_clean=was_clean, progress=progress)
+        self._last_stored_ms = self._flushed_ms = self.checkpoint.times.log_ms
+        if not was_clean or self.recovery.built_from < self.recovery.log_end:
+            # Marks of the time before would promise what recovery has cut away.
+            self.flush()
+        logger.info(
+            "root=%s open, log %d to %d, %s", self.config.store_path_root_dir, self.log.start,
+            self.log.appended, "clean" if was_clean else "recovered from a crash",
+        )  # fmt: skip
+
+    def _remove_drafts(self) -> None:
+        """Delete files that a crash left half made; see Files.create."""
+        for directory in {
+            self.config.store_path_root_dir,
+            os.path.dirname(self.config.commit_log_directory),
+        }:
+            for name in self.files.list_names(directory):
+                if name.startswith(".new-"):
+                    self.files.remove(os.path.join(directory, name))
+
+    def mark_open(self) -> None:
+        """Leave the mark that tells the next start of a crash; from here on files may change."""
+        if not self.files.exists(self._abort_path):
+            self.files.create(self._abort_path, 0, reserve=False)
+            self.files.sync_directory(self.config.store_path_root_dir)
+        self.checkpoint.open_for_writing()
+
+    def close(self) -> None:
+        """Flush everything and leave a clean mark; after a failure, only let go."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self.failure is None:
+                self.flush(is_final=True)
+                if self.dispatcher.position == self.log.appended:
+                    self.log.remove_spare()
+                    self.files.remove(self._abort_path)
+                    self.files.sync_directory(self.config.store_path_root_dir)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._is_closed = True
+        self.log.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.checkpoint.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        if isinstance(error, AssertionError):
+            # What we believe of the files is wrong: leave them to recovery.
+            self.fail(StoreClosed(f"a broken invariant: {error}"))
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosed("the store is closed")
+
+    # Extent.
+
+    @property
+    def visible_end(self) -> int:
+        """How far the dispatcher may go."""
+        return self.log.flushed if self.config.is_sync_flush else self.log.committed
+
+    @property
+    def dispatch_lag_bytes(self) -> int:
+        """What is in the log and not yet in the queues."""
+        return self.log.appended - self.dispatcher.position
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a put has a chance."""
+        return not self._is_closed and self.failure is None and not self.is_disk_full
+
+    @property
+    def last_stored_ms(self) -> int:
+        """The store time of the newest message, as far as known."""
+        return self._last_stored_ms
+
+    # Put.
+
+    def put(self, messages: Sequence[PutMessage]) -> list[PutResult]:
+        """Append messages, each by itself; the results are in the same order.
+
+        PUT_OK means appended. With SYNC_FLUSH the caller acknowledges only what wait_flushed() has
+        returned for.
+        """
+        self._require_open()
+        if not self.is_writable:
+            return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
+        results: list[PutResult] = []
+        stored_at_ms = self.clock.now_ms()
+        at, stop = 0, len(messages)
+        table = self.queues.table
+        while True:
+            at = append.append_batch(
+                self.log.cursor, messages, at, stop, table, stored_at_ms, results
+            )
+            if at >= stop:
+                break
+            refusal = self._make_way(messages[at])
+            if refusal is not None:
+                results.append(PutResult(refusal))
+                at += 1
+        self._after_append(stored_at_ms)
+        return results
+
+    def put_group(self, messages: Sequence[PutMessage]) -> list[PutResult]:
+        """Append the messages of one client batch: all in one file, or none."""
+        self._require_open()
+        if not self.is_writable:
+            return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
+        refusal = None
+        total = 0
+        for message in messages:
+            total += message_size(message)
+            refusal = refusal or self._refusal(message) or self._make_queue(message)
+        if refusal is None and total > self.config.mapped_file_size_commit_log - 8:
+            refusal = PutStatus.MESSAGE_ILLEGAL
+        if refusal is None and not self.log.fits(messages):
+            refusal = self._roll()
+        if refusal is not None:
+            return [PutResult(refusal)] * len(messages)
+        results: list[PutResult] = []
+        stored_at_ms = self.clock.now_ms()
+        at = append.append_batch(
+            self.log.cursor, messages, 0, len(messages), self.queues.table, stored_at_ms, results
+        )
+        assert at == len(messages)
+        self._after_append(stored_at_ms)
+        return results
+
+    def _make_way(self, message: PutMessage) -> PutStatus | None:
+        """Do what kept a message from being appended, or say why it cannot be."""
+        refusal = self._refusal(message)
+        if refusal is not None:
+            return refusal
+        if message.queue_id not in self.queues.table.get(message.topic, {}):
+            return self._make_queue(message)
+        return self._roll()
+
+    def _refusal(self, message: PutMessage) -> PutStatus | None:
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            return PutStatus.PROPERTIES_SIZE_EXCEEDED
+        if not is_storable(self.log.cursor, message, message_size(message)):
+            return PutStatus.MESSAGE_ILLEGAL
+        return None
+
+    def _make_queue(self, message: PutMessage) -> PutStatus | None:
+        try:
+            self.queues.queue(message.topic, message.queue_id)
+        except InvalidName as error:
+            logger.info("message refused: %s", error)
+            return PutStatus.MESSAGE_ILLEGAL
+        return None
+
+    def _roll(self) -> PutStatus | None:
+        try:
+            self.log.roll()
+        except StoreFull as error:
+            self._note_full(error)
+            return PutStatus.CREATE_MAPEDFILE_FAILED
+        return None
+
+    def _note_full(self, error: StoreFull) -> None:
+        # Retention looks at the disk every few seconds, and clears this when there is room again.
+        if not self.is_disk_full:
+            logger.error("no more writes until there is room: %s", error)
+        self.is_disk_full = True
+
+    def _after_append(self, stored_at_ms: int) -> None:
+        self._last_stored_ms = stored_at_ms
+        if not self.config.is_sync_flush:
+            self.dispatch()
+        if self.on_append is not None:
+            self.on_append()
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append a piece of the master's log, which must continue ours."""
+        self._require_open()
+        if self.failure is not None:
+            raise StoreClosed(f"the store takes no more writes: {self.failure}")
+        if not self.log.mapped.files and self.log.appended != offset:
+            self.log.begin_at(offset)
+            self.dispatcher.position = offset
+        if offset != self.log.appended:
+            raise StoreDamaged(
+                self.config.commit_log_directory,
+                offset,
+                f"the piece does not continue the log, which ends at {self.log.appended}",
+                "truncate the log to where both brokers agree",
+            )
+        self.log.append_raw(data)
+        self._after_append(self._last_stored_ms)
+
+    # Dispatch and flush.
+
+    def dispatch(self) -> None:
+        """Feed queues and index up to what may be visible."""
+        until = self.visible_end
+        if self.dispatcher.position < until:
+            try:
+                self.dispatcher.run(until)
+            except StoreFull as error:
+                self._note_full(error)  # What was not dispatched will be, once there is room.
+
+    def begin_flush(self) -> FlushWork:
+        """The work that makes everything appended so far durable."""
+        self.log.commit()
+        if not self.config.is_sync_flush:
+            self.dispatch()  # With the transient pool, a commit is what makes visible.
+        return FlushWork(
+            self.log.unflushed_regions(),
+            self.log.committed,
+            self._last_stored_ms,
+            prepare=self.log.prepare_next_file if self.log.wants_next_file else None,
+        )
+
+    def end_flush(self, work: FlushWork) -> None:
+        """Take note of a flush that succeeded."""
+        assert self.failure is None
+        assert work.log_end <= self.log.appended
+        self.log.flushed = max(self.log.flushed, work.log_end)
+        self._flushed_ms = work.log_ms
+        self.checkpoint.note_flushed(self.log.flushed)
+        if self.config.is_sync_flush:
+            self.dispatch()
+
+    def begin_queue_flush(self, *, thorough: bool, is_final: bool = False) -> FlushWork:
+        """The work that makes queues durable: the busy ones, or all with a new checkpoint."""
+        least = 0 if thorough else self.config.flush_consume_queue_least_pages * _PAGE_BYTES
+        regions: list[Region] = []
+        kept = []
+        for cursor in self.queues.dirty:
+            assert cursor.owner is not None
+            if cursor.write_at - cursor.dirty_from >= least:
+                regions += cursor.owner.dirty_regions()
+            else:
+                kept.append(cursor)
+        self.queues.dirty[:] = kept
+        work = FlushWork(regions, self.log.flushed, self._flushed_ms)
+        if thorough:
+            # A queue may not be more durable than the log: the log goes first.
+            log_work = self.begin_flush()
+            for ext in self.queues.opened_exts():
+                regions += ext.dirty_regions()
+            full = []
+            if self.index is not None:
+                regions += self.index.dirty_regions()
+                full, self.index.full_unsynced = self.index.full_unsynced, []
+            work.regions = [*log_work.regions, *regions]
+            work.log_end, work.log_ms = log_work.log_end, log_work.log_ms
+            times, marks = self._checkpoint_now(work, is_final, [f.start for f in full])
+            work.save = lambda: self.checkpoint.save(times, marks)
+            work.prepare = None if is_final else log_work.prepare
+        return work
+
+    def _checkpoint_now(
+        self, work: FlushWork, is_final: bool, full: list[int]
+    ) -> tuple[StoreTimes, Marks]:
+        """What the checkpoint may say once this work is done."""
+        before = self.checkpoint.times
+        position = self.dispatcher.position
+        index_ms = before.index_ms
+        mark = IndexMark(0, 1, 0, -1)
+        if self.index is not None:
+            mark = self.index.mark()
+            done = [f for f in self.index.index_files[:-1] if f.start in full]
+            if done:
+                index_ms = self.index.header(done[-1]).end_ms
+            elif is_final:
+                index_ms = max(index_ms, mark.end_ms)
+        queues_ms = work.log_ms if position >= work.log_end else self._flushed_ms
+        return StoreTimes(work.log_ms, queues_ms, index_ms), Marks(
+            log_flushed=work.log_end,
+            queues_flushed=min(position, work.log_end),
+            index=mark,
+            queue_count=len(self.queues.names_on_disk()),
+            is_clean=is_final,
+        )
+
+    def end_queue_flush(self, work: FlushWork) -> None:
+        """Take note of a queue flush that succeeded."""
+        if work.save is not None:
+            self.end_flush(work)
+
+    def flush(self, *, is_final: bool = False) -> None:
+        """Make everything durable now, on this thread; for stops, tools and tests."""
+        try:
+            work = self.begin_flush()
+            work.run()
+            self.end_flush(work)
+            self.dispatch()
+            work = self.begin_queue_flush(thorough=True, is_final=is_final)
+            work.run()
+            self.end_queue_flush(work)
+        except StoreError as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: StoreError) -> None:
+        """End the store as a writer, for good."""
+        if self.failure is None:
+            self.failure = error
+            logger.critical(
+                "root=%s takes no more writes: %s; restart the broker once the disk is well",
+                self.config.store_path_root_dir, error,
+            )  # fmt: skip
+
+    def is_flushed(self, offset: int) -> bool:
+        """Whether everything below a physical offset would survive a power cut."""
+        return self.log.flushed >= offset
+
+    # Get.
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        filter: MessageFilter | None = None,
+    ) -> GetResult:
+        """The messages of a queue from an offset on, as many as the limits allow."""
+        self._require_open()
+        queue = self.queues.get(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return _empty(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        first, last = queue.min_offset, queue.max_offset
+        if offset < first:
+            return _empty(GetStatus.OFFSET_TOO_SMALL, first, first, last)
+        if offset == last:
+            return _empty(GetStatus.OFFSET_OVERFLOW_ONE, offset, first, last)
+        if offset > last:
+            return _empty(GetStatus.OFFSET_OVERFLOW_BADLY, last, first, last)
+        found = queue.entries_at(offset)
+        if found is None:
+            next_offset = queue.next_file_offset(offset)
+            return _empty(GetStatus.OFFSET_FOUND_NULL, next_offset, first, last)
+        entries, at, end = found
+        config = self.config
+        limits = GatherLimits(
+            max(1, count_max),
+            config.max_transfer_bytes_on_message_in_memory,
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+            self._distance,
+        )
+        # At least 800 entries are looked at, so that a rare tag does not take a pull each.
+        end = min(end, at + max(16_000, ENTRY_BYTES * count_max) // ENTRY_BYTES * ENTRY_BYTES)
+        log_end = self.log.committed
+        gathered = None
+        if filter is None or (filter.entry is None and filter.record is None):
+            tags = None if filter is None else filter.tag_hashes
+            gathered = append.gather(entries, at, end, self.log.cursor, log_end, tags, limits)
+        if gathered is not None:
+            chunks, count, size, scanned, last_physical = gathered
+            was_removed = False
+        else:
+            reader = _CarefulReader(self, queue, limits, filter or MessageFilter())
+            reader.read(offset, entries, at, end)
+            chunks, count, size = reader.chunks, reader.count, reader.total
+            scanned, last_physical = reader.scanned, reader.last_physical
+            was_removed = reader.was_removed
+        if count:
+            status = GetStatus.FOUND
+        elif was_removed:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+        else:
+            status = GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(
+            status,
+            QueueOffset(offset + scanned),
+            QueueOffset(first),
+            QueueOffset(last),
+            chunks,
+            count,
+            size,
+            log_end - last_physical > self._distance,
+        )
+
+    def get_by_physical_offset(self, offset: int, size: int | None = None) -> memoryview | None:
+        """The record at a physical offset; None if none begins there or it is not visible yet."""
+        self._require_open()
+        record = self.log.record(offset, size)
+        if record is None or offset + len(record) > self.visible_end:
+            return None
+        return record
+
+    def query(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Messages of a topic that carry a key, stored within a time range, oldest first."""
+        self._require_open()
+        if self.index is None:
+            return QueryResult([], 0, PhysicalOffset(0))
+        count_max = min(count_max, self.config.max_msgs_num_batch)
+        matches = self.index.query(
+            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+        )
+        records = []
+        for offset in sorted({match.physical_offset for match in matches}):
+            record = self.get_by_physical_offset(offset)
+            # Hashes collide, and an index may be damaged: the record itself decides.
+            if record is not None and _has_key(record, topic, key):
+                records.append(record)
+        cursor = self.index.cursor
+        return QueryResult(records, cursor.end_ms, PhysicalOffset(max(0, cursor.end_physical)))
+
+    # Offsets.
+
+    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The oldest queue offset that can be read; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return QueueOffset(0 if queue is None else queue.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The queue offset after the newest visible message; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return QueueOffset(0 if queue is None else queue.max_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> QueueOffset:
+        """The queue offset of the message stored nearest to a time; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return QueueOffset(0)
+        return QueueOffset(queue.offset_by_time(time_ms, self.log.stored_at_ms))
+
+    def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """The store time of one message, or -1."""
+        queue = self.queues.get(topic, queue_id)
+        entry = None if queue is None else queue.entry(offset)
+        if entry is None:
+            return -1
+        return self.log.stored_at_ms(entry.physical_offset, entry.size_bytes)
+
+    def earliest_stored_at_ms(self, topic: str, queue_id: int) -> int:
+        """The store time of the oldest message that can be read, or -1."""
+        return self.stored_at_ms(topic, queue_id, self.min_offset(topic, queue_id))
+
+    # Arrivals.
+
+    def set_on_arrivals(self, callback: Callable[[list[Arrival]], None] | None) -> None:
+        """Have messages reported that become visible in watched queues."""
+        self.dispatcher.on_arrivals = callback
+
+    def watch(self, topic: str, queue_id: int) -> None:
+        """Report arrivals in a queue; calls are counted."""
+        self.queues.queue(topic, queue_id).cursor.watchers += 1
+
+    def unwatch(self, topic: str, queue_id: int) -> None:
+        """Take back one watch(); a queue that was deleted since is fine."""
+        cursor = self.queues.table.get(topic, {}).get(queue_id)
+        if cursor is not None and cursor.watchers:
+            cursor.watchers -= 1
+
+    # Removal.
+
+    def truncate(self, offset: int) -> None:
+        """Give up everything from a physical offset on, durably; it must be a record's begin.
+
+        A replica does this where its log and the master's part. The checkpoint steps back first, so
+        that a crash half way ends in a recovery from there.
+        """
+        self._require_open()
+        assert self.log.start <= offset <= self.log.appended
+        self.flush()
+        marks, times = self.checkpoint.marks, self.checkpoint.times
+        assert marks is not None
+        stored_ms = max(0, self.log.stored_at_ms(offset) - 1)
+        safe_ms = min(times.log_ms, stored_ms)
+        self.checkpoint.save(
+            StoreTimes(safe_ms, min(times.queues_ms, safe_ms), min(times.index_ms, safe_ms)),
+            Marks(
+                log_flushed=min(marks.log_flushed, offset),
+                queues_flushed=self.log.start,
+                index=marks.index,
+                queue_count=marks.queue_count,
+                is_clean=False,
+            ),
+        )
+        for topic, queue_id in sorted(self.queues.names):
+            queue = self.queues.queue(topic, queue_id)
+            queue.truncate(offset)
+        if self.index is not None:
+            self.index.truncate(offset, self.log.stored_at_ms)
+        self.log.set_end(offset, flushed=offset)
+        self.dispatcher.position = min(self.dispatcher.position, offset)
+        self._last_stored_ms = self._flushed_ms = safe_ms
+        self.flush()
+
+    def drop_topic(self, topic: str) -> int:
+        """Delete all queues of a topic; its records stay in the log until they expire."""
+        dropped = [name for name in self.queues.names if name[0] == topic]
+        for _, queue_id in dropped:
+            self.queues.drop(topic, queue_id)
+        return len(dropped)
+
+
+class _CarefulReader:
+    """Reads one by one what the fast path left: ext units, expressions, unmapped files."""
+
+    def __init__(
+        self, store: MessageStore, queue: ConsumeQueue, limits: GatherLimits, filter: MessageFilter
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._limits = limits
+        self._filter = filter
+        self.chunks: list[bytes | memoryview] = []
+        self.count = 0
+        self.total = 0
+        self.scanned = 0
+        self.last_physical = 0
+        self.was_removed = False
+
+    def read(self, offset: int, entries: memoryview, at: int, end: int) -> None:
+        log = self._store.log
+        log_end = log.committed
+        while at < end:
+            physical, size, code = append.ENTRY.unpack_from(entries, at)
+            self.last_physical = physical
+            if is_batch_full(self._limits, size, self.total, self.count, log_end - physical):
+                break
+            self.scanned += 1
+            at += ENTRY_BYTES
+            if size == FILLER_SIZE or physical < log.start:
+                self.was_removed = True
+                continue
+            if not self._wants_entry(code):
+                continue
+            record = log.record(physical, size)
+            if record is None:
+                raise self._damage(offset + self.scanned - 1, physical)
+            if self._filter.record is not None and not self._filter.record(record):
+                continue
+            self.chunks.append(record if size > append.COPY_BYTES_MAX else bytes(record))
+            self.count += 1
+            self.total += size
+
+    def _wants_entry(self, code: int) -> bool:
+        unit = None
+        if is_address(code):
+            ext = self._store.queues.ext(self._queue.topic, self._queue.queue_id)
+            unit = None if ext is None else ext.get(code)
+            if unit is None:
+                return True  # Nothing is known of its tag: the client decides.
+            code = unit.tag_hash
+        tags = self._filter.tag_hashes
+        if tags is not None and (code + 2**31) % 2**32 - 2**31 not in tags:
+            return False
+        return self._filter.entry is None or self._filter.entry(code, unit)
+
+    def _damage(self, offset: int, physical: int) -> StoreDamaged:
+        return StoreDamaged(
+            self._queue.mapped.directory,
+            offset * ENTRY_BYTES,
+            f"message {offset} should lie at physical offset {physical}, and does not",
+            f"run: skylark store check {self._store.config.store_path_root_dir}",
+        )
+
+
+def _empty(status: GetStatus, next_offset: int, first: int, last: int) -> GetResult:
+    return GetResult(status, QueueOffset(next_offset), QueueOffset(first), QueueOffset(last))
+
+
+def _has_key(record: memoryview, topic: str, key: str) -> bool:
+    try:
+        info = decode_dispatch(record)
+    except InvalidRecord:
+        return False
+    if info is None or info.topic != topic:
+        return False
+    return key == info.unique_key or key in split_keys(info.properties.get(Property.KEYS))

@@ -1,0 +1,316 @@
+"""Recovery: after a clean stop, after a crash: what is trusted, what is rebuilt.
+
+The commit log is the only truth. Recovery answers two questions: where does it end, and from where
+on must queues and index be built again?
+
+    what is found                      the log is checked from        queues, index are built from
+    our marks, clean stop              the third last file            the marked offset, its end
+    our marks, crash                   the file of the marked offset  the marked offset
+    RocketMQ's times, clean stop       the third last file            where the newest queue ends
+    RocketMQ's times, crash            the newest file that began     that file
+                                       before the trusted time
+    nothing, or something is missing   the first file                 the first record
+
+The log ends at the first record that is not sound. If sound records lie behind it, and that place
+was flushed as far as the checkpoint knows, it is damage and not a torn tail: the store refuses to
+open, because going on would drop acknowledged messages without a word.
+
+Up to the point where the log's end is known nothing is changed on the disk. From there on the abort
+file is present, and a crash during recovery only means that it is done once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ..errors import StoreDamaged
+from ..protocol.record import MAGIC
+from . import append
+from .mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from .message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, bytes done and bytes in all."""
+
+_CLEAN_FILES_CHECKED = 3  # As many as RocketMQ checks after a clean stop.
+_DISPATCH_STEP = 64 << 20
+_MAGIC_BYTES = struct.pack(">I", MAGIC)
+_INT = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did; for the log, the console and tests."""
+
+    was_clean: bool = True
+    log_start: int = 0
+    log_end: int = 0
+    checked_from: int = 0
+    built_from: int = 0
+    dropped_bytes: int = 0  # Behind the end of the log there was something, and it is gone now.
+    lost_flushed_bytes: int = 0  # The checkpoint had vouched for these, and the disk lost them.
+    queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPlan:
+    """Where to begin, and what to believe."""
+
+    check_from: int
+    build_from: int
+    trusts_queue_ends: bool  # Queues are as a clean stop left them.
+    trusts_index: bool  # The same of the index; else it is restored from its mark, or dropped.
+
+
+def recover(
+    store: MessageStore, *, was_clean: bool, progress: Progress | None = None
+) -> RecoveryReport:
+    """Bring a store whose files are loaded to a sound state, ready to read and write."""
+    report = RecoveryReport(was_clean=was_clean, log_start=store.log.start)
+    plan = make_plan(store, was_clean, report)
+    log_end = _find_log_end(store, plan, report, progress)
+    if log_end < plan.build_from:
+        report.problems.append("the checkpoint is ahead of the log: all queues are built again")
+        plan = _everything(store)
+
+    store.mark_open()
+    # What a killed process wrote is in the page cache; it counts as flushed only when it is.
+    for file in store.log.mapped.files:
+        if file.start < log_end and file.end > plan.check_from:
+            file.region.sync()
+    store.log.set_end(log_end, flushed=log_end)
+    plan = _settle_index(store, plan)
+    store.dispatcher.position = plan.build_from
+    if not plan.trusts_queue_ends:
+        for topic, queue_id in sorted(store.queues.names):
+            store.queues.open_below(topic, queue_id, plan.build_from)
+    report.log_end = log_end
+    report.checked_from, report.built_from = plan.check_from, plan.build_from
+    _build(store, log_end, report, progress)
+    for problem in report.problems:
+        logger.warning("%s", problem)
+    return report
+
+
+def _everything(store: MessageStore) -> RecoveryPlan:
+    start = store.log.start
+    return RecoveryPlan(
+        check_from=start, build_from=start, trusts_queue_ends=False, trusts_index=False
+    )
+
+
+def make_plan(store: MessageStore, was_clean: bool, report: RecoveryReport) -> RecoveryPlan:
+    """Decide from where to check and to build; changes nothing on the disk."""
+    log, index, marks = store.log, store.index, store.checkpoint.marks
+    files = log.mapped.files
+    if not files:
+        return _everything(store)
+    lacking = _what_is_missing(store)
+    if lacking is not None:
+        report.problems.append(f"{lacking}: queues and index are built again")
+        return _everything(store)
+    third_last = files[max(0, len(files) - _CLEAN_FILES_CHECKED)].start
+    if marks is not None and log.start <= marks.queues_flushed <= log.mapped.end:
+        build_from = marks.queues_flushed
+        is_clean = was_clean and marks.is_clean
+        check_from = _file_start(store, build_from)
+        return RecoveryPlan(
+            check_from=min(check_from, third_last) if is_clean else check_from,
+            build_from=build_from,
+            trusts_queue_ends=is_clean,
+            trusts_index=is_clean,
+        )
+    if was_clean:
+        build_from = max(log.start, _newest_queued(store))
+        if index is not None:
+            build_from = min(build_from, max(log.start, index.cursor.end_physical))
+        return RecoveryPlan(
+            check_from=min(_file_start(store, build_from), third_last),
+            build_from=build_from,
+            trusts_queue_ends=True,
+            trusts_index=True,
+        )
+    for file in reversed(files):
+        if 0 < log.first_stored_at_ms(file) <= store.checkpoint.times.trusted_ms:
+            return RecoveryPlan(
+                check_from=file.start,
+                build_from=file.start,
+                trusts_queue_ends=False,
+                trusts_index=False,
+            )
+    return _everything(store)
+
+
+def _what_is_missing(store: MessageStore) -> str | None:
+    marks, index = store.checkpoint.marks, store.index
+    found = len(store.queues.names)
+    if marks is not None and found < marks.queue_count:
+        return f"{marks.queue_count - found} of {marks.queue_count} consume queues are missing"
+    if marks is None and not found:
+        return "there are no consume queues"
+    if index is not None:
+        names = {file.start for file in index.index_files}
+        if marks is not None and marks.index.name and marks.index.name not in names:
+            return f"index file {marks.index.name} is missing"
+        if marks is None and not names:
+            return "there is no index"
+    return None
+
+
+def _file_start(store: MessageStore, offset: int) -> int:
+    """The beginning of the file that holds an offset, or of the last one."""
+    file = store.log.mapped.at(offset) or store.log.mapped.files[-1]
+    return file.start
+
+
+def _newest_queued(store: MessageStore) -> int:
+    """Where the newest record ends that is in a queue; opens all queues."""
+    newest = 0
+    for topic, queue_id in sorted(store.queues.names):
+        newest = max(newest, store.queues.newest_physical(topic, queue_id))
+    return newest
+
+
+def _find_log_end(
+    store: MessageStore, plan: RecoveryPlan, report: RecoveryReport, progress: Progress | None
+) -> int:
+    log = store.log
+    if not log.mapped.files:
+        return 0
+    flushed, limit = store.checkpoint.log_flushed, log.mapped.end
+    # A clean stop leaves nothing torn, and nothing below the flushed offset is.
+    torn_from = limit if report.was_clean else flushed
+    at = plan.check_from
+    while at < limit:
+        file = log.mapped.at(at)
+        assert file is not None
+        at, _ = log.scan(
+            at, file.end, check_crc=store.config.check_crc_on_recover, torn_from=torn_from
+        )
+        if progress is not None:
+            progress("checking the log", at - plan.check_from, limit - plan.check_from)
+        if at < file.end:
+            break
+    report.dropped_bytes = _bytes_behind(store, at)
+    survivor = _sound_record_behind(store, at) if report.dropped_bytes else None
+    if survivor is not None:
+        offset, stored_ms = survivor
+        has_marks = store.checkpoint.marks is not None
+        was_flushed = offset < flushed or (
+            not has_marks and stored_ms < store.checkpoint.times.trusted_ms
+        )
+        if was_flushed or report.was_clean:
+            file = log.mapped.at(at)
+            assert file is not None
+            raise StoreDamaged(
+                file.path,
+                at - file.start,
+                f"a record is damaged, and sound ones follow at offset {offset}",
+                "restore the file from a replica or a backup, or see what can be saved with:"
+                f" skylark store check {store.config.store_path_root_dir}",
+            )
+    if at < flushed:
+        report.lost_flushed_bytes = flushed - at
+        report.problems.append(
+            f"the log ends at {at} and was flushed up to {flushed}: the disk lost"
+            f" {flushed - at} bytes"
+        )
+    return at
+
+
+def _sound_record_behind(store: MessageStore, end: int) -> tuple[int, int] | None:
+    """Offset and store time of the first sound record behind the end, if there is any."""
+    for file in store.log.mapped.files:
+        if file.end <= end:
+            continue
+        for at in _magic_positions(file, max(end - file.start, 0)):
+            size = _INT.unpack_from(file.buffer, at)[0]
+            if file.start + at > end and 0 < size <= file.size_bytes - at:
+                _, _, stored_ms = append.scan_records(
+                    file.buffer, file.start, at, at + size, True, file.size_bytes
+                )
+                if stored_ms >= 0:
+                    return file.start + at, stored_ms
+    return None
+
+
+def _magic_positions(file: MappedFile, start: int) -> Iterator[int]:
+    """Where records could begin: 4 bytes before each magic number."""
+    step = 1 << 20
+    for first, stop in file.region.data_ranges(start, file.size_bytes):
+        for at in range(first, stop, step):
+            chunk = bytes(file.buffer[at : min(at + step + 3, stop)])
+            place = chunk.find(_MAGIC_BYTES)
+            while 0 <= place < step:
+                if at + place >= 4:
+                    yield at + place - 4
+                place = chunk.find(_MAGIC_BYTES, place + 1)
+
+
+def _bytes_behind(store: MessageStore, end: int) -> int:
+    """How many bytes lie between the end and the last one that is not zero."""
+    step = 1 << 20
+    for file in reversed(store.log.mapped.files):
+        if file.end <= end:
+            break
+        ranges = list(file.region.data_ranges(max(end - file.start, 0), file.size_bytes))
+        for first, stop in reversed(ranges):
+            for start in reversed(range(first, stop, step)):
+                chunk = bytes(file.buffer[start : min(start + step, stop)])
+                if chunk.count(0) != len(chunk):
+                    return file.start + start + len(chunk.rstrip(b"\0")) - end
+    return 0
+
+
+def _settle_index(store: MessageStore, plan: RecoveryPlan) -> RecoveryPlan:
+    """Bring the index to a state that fits the plan; building may have to begin earlier for it."""
+    index, marks = store.index, store.checkpoint.marks
+    if index is None or plan.trusts_index:
+        return plan
+    if plan.build_from <= store.log.start:
+        index.remove_all()
+        return plan
+    index.restore(None if marks is None else marks.index, store.checkpoint.times.index_ms)
+    is_at_mark = marks is not None and (
+        index.mark().name == marks.index.name and index.mark()[1:] == marks.index[1:]
+    )
+    if is_at_mark:
+        return plan
+    return replace(plan, build_from=max(store.log.start, min(plan.build_from, index.resume_at)))
+
+
+def _build(
+    store: MessageStore, log_end: int, report: RecoveryReport, progress: Progress | None
+) -> None:
+    """Dispatch what queues and index lack, and build a queue again in which entries are missing."""
+    dispatcher = store.dispatcher
+    broken: set[tuple[str, int]] = set()
+    dispatcher.on_gap = lambda queue, _: broken.add((queue.topic, queue.queue_id))
+    start = dispatcher.position
+    while dispatcher.position < log_end:
+        before = dispatcher.position
+        dispatcher.run(min(log_end, before + _DISPATCH_STEP))
+        if dispatcher.position == before:
+            file = store.log.mapped.at(before)
+            raise StoreDamaged(
+                "commit log" if file is None else file.path,
+                before - (0 if file is None else file.start),
+                "the record cannot be dispatched",
+                f"run: skylark store check {store.config.store_path_root_dir}",
+            )
+        if progress is not None:
+            progress("building queues", dispatcher.position - start, log_end - start)
+    dispatcher.on_gap = None
+    if broken:
+        report.queues_rebuilt.extend(sorted(broken))
+        report.problems.append(f"entries were missing in {len(broken)} queues: built again")
+        store.queues.rebuild(broken)
