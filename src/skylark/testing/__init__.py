@@ -4,7 +4,19 @@ The same seed gives the same run, whatever is injected. Start with SimCluster, o
 SimNetwork and two hosts where one process is enough.
 """
 
+from .checks import Outages as Outages
+from .checks import always as always
+from .checks import check_replay as check_replay
+from .checks import eventually as eventually
 from .clock import SimClock as SimClock
+from .cluster import NodeMain as NodeMain
+from .cluster import ProcessDied as ProcessDied
+from .cluster import SimCluster as SimCluster
+from .cluster import SimNode as SimNode
+from .faults import Fault as Fault
+from .faults import FaultPlan as FaultPlan
+from .faults import inject as inject
+from .faults import minimise as minimise
 from .loop import SimLoop as SimLoop
 from .network import Partition as Partition
 from .network import SimHost as SimHost

@@ -387,6 +387,8 @@ class SimLoop(asyncio.BaseEventLoop):
             timeline.call_at_us(timeline.now_us, self._last_rites)
 
     def _last_rites(self) -> None:
+        if self.is_closed():
+            return
         last = self._last
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
@@ -427,6 +429,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if self is self.timeline.root:
             with contextlib.ExitStack() as all_of_them:  # whatever one of them raises
                 for process in reversed(self.timeline.processes):
+                    all_of_them.callback(process._last_rites)
                     all_of_them.callback(process.kill)
             self.timeline.ready.clear()
             self.timeline._heap.clear()

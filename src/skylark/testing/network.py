@@ -262,8 +262,11 @@ class SimHost:
         port = port or self._free_port()
         if port in self._listeners:
             raise OSError(errno.EADDRINUSE, f"port {port} of {self.name} is in use")
+        loop = _running_loop(self.network)
+        if loop.is_dead:
+            raise OSError(errno.ENETDOWN, f"the process on {self.name} is dead")
         address = self.address if host in _ANY else host
-        server = SimServer(self, _running_loop(self.network), factory, (address, port))
+        server = SimServer(self, loop, factory, (address, port))
         self._listeners[port] = server
         return server
 
@@ -272,7 +275,10 @@ class SimHost:
         remote = self if host in _OWN else self.network.find(host)
         if remote is None:
             raise ConnectFailed(f"{host}:{port}", "no such machine in this simulation")
-        attempt = _Attempt(self, remote, factory, (host, port), _running_loop(self.network))
+        loop = _running_loop(self.network)
+        if loop.is_dead:
+            raise ConnectFailed(f"{host}:{port}", f"the process on {self.name} is dead")
+        attempt = _Attempt(self, remote, factory, (host, port), loop)
         try:
             return await attempt.connected
         except asyncio.CancelledError:

@@ -270,18 +270,18 @@ def test_a_caller_that_gives_up_late_leaves_no_connection_behind() -> None:
 # Bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    chunks=st.lists(st.binary(min_size=1, max_size=3000), max_size=20),
+    sizes=st.lists(st.integers(1, 5000), max_size=20),
     pauses=st.lists(st.integers(0, 3), min_size=20, max_size=20),
     seed=st.integers(0, 2**32),
     split=st.floats(0, 1),
     merge=st.floats(0, 1),
     loss=st.floats(0, 0.5),
-    window=st.sampled_from([1, 7, 1000, 65_536]),
+    window=st.sampled_from([7, 100, 1000, 65_536]),
 )
 def test_bytes_arrive_in_order_and_once_however_they_are_cut(
-    chunks: list[bytes],
+    sizes: list[int],
     pauses: list[int],
     seed: int,
     split: float,
@@ -289,6 +289,7 @@ def test_bytes_arrive_in_order_and_once_however_they_are_cut(
     loss: float,
     window: int,
 ) -> None:
+    chunks = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
     config = LinkConfig(
         split_chance=split,
         merge_chance=merge,
@@ -304,7 +305,7 @@ def test_bytes_arrive_in_order_and_once_however_they_are_cut(
             pair.client.transport.write(chunk)
             await asyncio.sleep(pause / 1000)
         pair.client.transport.write_eof()
-        while "lost" not in pair.server.events:
+        while "lost" not in pair.server.events or "lost" not in pair.client.events:
             await asyncio.sleep(60)
         assert pair.server.received == b"".join(chunks)
         assert pair.client.received == b"".join(chunks)
@@ -384,7 +385,7 @@ def test_delays_spike_and_loss_costs_a_retransmission() -> None:
     calm, spikes, loss, jitter = latencies
     assert calm <= 3
     assert 50 < spikes < 210
-    assert 200 < loss
+    assert loss > 200
     assert 10 < jitter < 200
 
 
@@ -969,7 +970,7 @@ def test_asyncio_streams_work_on_top() -> None:
 
 
 def test_impossible_configurations_are_refused() -> None:
-    with pytest.raises(ValueError, match="loss=1.5 is no chance"):
+    with pytest.raises(ValueError, match=r"loss=1\.5 is no chance"):
         LinkConfig(loss=1.5)
     with pytest.raises(ValueError, match="use a partition"):
         LinkConfig(loss=1.0)
