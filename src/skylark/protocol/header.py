@@ -25,20 +25,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Self,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 from ..errors import InvalidHeader, LocalProtocolError
 
@@ -48,6 +36,7 @@ I32 = Annotated[int, 32]
 I64 = Annotated[int, 64]
 """A Java long."""
 
+_BITS = {"I32": 32, "I64": 64}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 _Read = Callable[[str], Any]
@@ -55,24 +44,87 @@ _Write = Callable[[Any], str]
 _H = TypeVar("_H", bound="Header")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Field:
+    """All that is known about one field: its names, its default, how it is read and written."""
+
+    attribute: str
+    name: str
+    default: Any  # MISSING where the field is mandatory
+    read: _Read
+    write: _Write
+    empty_is_absent: bool
+
+
 class Header:
-    """Base of all typed headers; see the module's docstring for how one is written."""
+    """Base of all typed headers; see the module's docstring for how one is written.
+
+    There are a hundred of them. Were each given its own generated methods, as dataclasses are,
+    importing them would take longer than all else that a server does before its first answer.
+    """
 
     __slots__ = ()
 
-    # Both are made once, by the decorator, for the class at hand.
-    _decode: ClassVar[Callable[[Mapping[str, str]], Any]]
-    _encode: ClassVar[Callable[[Any], dict[str, str]]]
+    # Set once, by the decorator, for the class at hand.
+    _fields: ClassVar[tuple[_Field, ...]] = ()
+
+    def __init__(self, **members: Any) -> None:
+        for field in self._fields:
+            value = members.pop(field.attribute, field.default)
+            if value is dataclasses.MISSING:
+                raise TypeError(f"{type(self).__name__} needs {field.attribute!r}")
+            _set(self, field.attribute, value)
+        if members:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(map(repr, members))}")
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> Self:
         """Read a header, or raise InvalidHeader that names the first field at fault."""
-        decoded: Self = cls._decode(fields)
-        return decoded
+        made = cls.__new__(cls)
+        for field in cls._fields:
+            text = fields.get(field.name)
+            if text is None or (field.empty_is_absent and not text):
+                if field.default is dataclasses.MISSING:
+                    raise InvalidHeader(cls.__name__, field.name, "is missing")
+                _set(made, field.attribute, field.default)
+            else:
+                _set(made, field.attribute, field.read(text))
+        return made
 
     def to_fields(self) -> dict[str, str]:
         """Write this header; members that are None are left out."""
-        return type(self)._encode(self)
+        fields: dict[str, str] = {}
+        for field in self._fields:
+            value = getattr(self, field.attribute)
+            if value is not None:
+                fields[field.name] = field.write(value)
+        return fields
+
+    def _members(self) -> Iterator[Any]:
+        return (getattr(self, field.attribute) for field in self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return tuple(self._members()) == tuple(other._members())
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._members()))
+
+    def __repr__(self) -> str:
+        members = (
+            f"{field.attribute}={getattr(self, field.attribute)!r}" for field in self._fields
+        )
+        return f"{type(self).__name__}({', '.join(members)})"
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+_set = object.__setattr__
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -83,22 +135,11 @@ def wire(name: str, **options: Any) -> Any:
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(wire,))
 def header(cls: type[_H]) -> type[_H]:
     """Make a class a frozen, slotted, keyword-only dataclass that reads and writes itself."""
-    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    hints = get_type_hints(made, include_extras=True)
-    readers: list[tuple[str, str, _Read, bool, bool]] = []
-    writers: list[tuple[str, str, _Write]] = []
-    for field in dataclasses.fields(made):  # type: ignore[arg-type]
-        name = field.metadata.get("wire") or camel_case(field.name)
-        kind, optional = _kind_of(hints[field.name])
-        mandatory = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        assert not (optional and mandatory), f"{cls.__name__}.{field.name} needs a default"
-        read, write, empty_is_absent = _codec_of(cls.__name__, name, kind)
-        readers.append((field.name, name, read, mandatory, empty_is_absent))
-        writers.append((field.name, name, write))
-    made._decode = staticmethod(_decoder(made, readers))
-    made._encode = staticmethod(_encoder(writers))
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+    made._fields = tuple(
+        _described(cls.__name__, field)
+        for field in dataclasses.fields(made)  # type: ignore[arg-type]
+    )
     return made
 
 
@@ -108,22 +149,25 @@ def camel_case(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _kind_of(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) in (Union, UnionType):
-        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
-        assert len(kinds) == 1, f"{hint} has more than one meaning on the wire"
-        return kinds[0], True
-    return hint, False
+def _described(owner: str, field: dataclasses.Field[Any]) -> _Field:
+    # Under `from __future__ import annotations` they are text, and here one of a handful.
+    kind, _, rest = str(field.type).partition(" | ")
+    assert rest in ("", "None"), f"{owner}.{field.name}: {field.type} has no form on the wire"
+    mandatory = field.default is dataclasses.MISSING
+    assert not (rest and mandatory), f"{owner}.{field.name} may be None and needs a default"
+    name = field.metadata.get("wire") or camel_case(field.name)
+    read, write = _codec_of(owner, name, kind)
+    return _Field(field.name, name, field.default, read, write, empty_is_absent=kind in _BITS)
 
 
-def _codec_of(owner: str, name: str, kind: Any) -> tuple[_Read, _Write, bool]:
-    if kind is str:
-        return _same, _same, False
-    if kind is bool:
-        return _read_bool, _write_bool, False
-    assert kind in (I32, I64), f"{owner}.{name}: {kind} has no form on the wire"
-    bits = get_args(kind)[1]
-    return _int_reader(owner, name, bits), _int_writer(owner, name, bits), True
+def _codec_of(owner: str, name: str, kind: str) -> tuple[_Read, _Write]:
+    if kind == "str":
+        return _same, _same
+    if kind == "bool":
+        return _read_bool, _write_bool
+    assert kind in _BITS, f"{owner}.{name}: {kind} has no form on the wire"
+    bits = _BITS[kind]
+    return _int_reader(owner, name, bits), _int_writer(owner, name, bits)
 
 
 def _same(text: str) -> str:
@@ -162,36 +206,3 @@ def _int_writer(owner: str, name: str, bits: int) -> _Write:
         return str(int(value))  # An IntEnum or a bool is written as its number.
 
     return write
-
-
-def _decoder(
-    made: type[_H], readers: list[tuple[str, str, _Read, bool, bool]]
-) -> Callable[[Mapping[str, str]], _H]:
-    plan = tuple(readers)
-
-    def decode(fields: Mapping[str, str]) -> _H:
-        values: dict[str, Any] = {}
-        for attribute, name, read, mandatory, empty_is_absent in plan:
-            text = fields.get(name)
-            if text is None or (empty_is_absent and not text):
-                if mandatory:
-                    raise InvalidHeader(made.__name__, name, "is missing")
-                continue
-            values[attribute] = read(text)
-        return made(**values)
-
-    return decode
-
-
-def _encoder(writers: list[tuple[str, str, _Write]]) -> Callable[[Any], dict[str, str]]:
-    plan = tuple(writers)
-
-    def encode(value: Any) -> dict[str, str]:
-        fields: dict[str, str] = {}
-        for attribute, name, write in plan:
-            member = getattr(value, attribute)
-            if member is not None:
-                fields[name] = write(member)
-        return fields
-
-    return encode

@@ -1,5 +1,7 @@
 """Typed headers: names and types on the wire, and what is refused."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import ClassVar
 
@@ -146,7 +148,41 @@ def test_headers_are_frozen_and_have_no_room_for_other_members() -> None:
     sample = Sample.from_fields(FULL)
     with pytest.raises(dataclasses.FrozenInstanceError):
         sample.name = "other"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del sample.name
     assert not hasattr(sample, "__dict__")
+
+
+def test_headers_compare_hash_and_show_themselves_by_their_members() -> None:
+    sample, same = Sample.from_fields(FULL), Sample.from_fields(FULL)
+    other = dataclasses.replace(sample, queue_id=4)
+    assert sample == same
+    assert hash(sample) == hash(same)
+    assert sample != other
+    assert sample != FULL
+    assert repr(PutKVConfigRequest(namespace="n", key="k", value="v")) == (
+        "PutKVConfigRequest(namespace='n', key='k', value='v')"
+    )
+
+
+def test_a_header_made_without_a_mandatory_member_or_with_an_unknown_one_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="PutKVConfigRequest needs 'value'"):
+        PutKVConfigRequest(namespace="n", key="k")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="PutKVConfigRequest has no 'colour'"):
+        PutKVConfigRequest(namespace="n", key="k", value="v", colour="red")  # type: ignore[call-arg]
+
+
+def test_a_field_that_has_no_form_on_the_wire_is_refused_when_the_class_is_made() -> None:
+    class Wrong(Header):
+        number: float
+
+    class Incomplete(Header):
+        text: str | None
+
+    with pytest.raises(AssertionError, match="has no form on the wire"):
+        header(Wrong)
+    with pytest.raises(AssertionError, match="needs a default"):
+        header(Incomplete)
 
 
 def test_every_request_code_has_its_line_in_the_table() -> None:
