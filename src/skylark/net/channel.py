@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from ..clock import Clock
 from ..errors import ConnectFailed, ConnectionLost
@@ -20,8 +19,8 @@ from ..protocol.command import Command
 from .config import NetConfig
 from .link import Link
 from .network import Network
+from .owner import LinkOwner
 from .switchboard import Switchboard
-from .tasks import TaskScope
 from .tls import TlsSession
 
 CONNECT_TIMEOUT_MS: Final = 3_000
@@ -48,7 +47,9 @@ class Channel:
 
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and wait for its answer; raises TransportError."""
-        link = await self._connected()
+        link = self._link
+        if link is None or link.is_closed:
+            link = await self._connected()
         return await link.call(command, timeout_ms)
 
     async def send_oneway(self, command: Command) -> None:
@@ -62,17 +63,36 @@ class Channel:
             self._connecting.cancel()
         if self._link is not None:
             self._link.close()
+            self._link = None
 
     async def _connected(self) -> Link:
         while self._link is None or self._link.is_closed:
-            if self._connecting is None:
+            connecting = self._connecting
+            if connecting is None:
+                self._judge_last_link()
                 self._refuse_during_backoff()
                 # One attempt serves all callers; one that gives up must not end it for the others.
-                self._connecting = self._owner.spawn(self._connect())
-            await asyncio.shield(self._connecting)
+                connecting = self._owner.spawn(self._connect())
+                if connecting is None:
+                    raise ConnectFailed(self.address, "we are shutting down")
+                self._connecting = connecting
+                connecting.add_done_callback(self._connect_done)
+            await asyncio.wait((connecting,))
+            if connecting.cancelled():
+                raise ConnectFailed(self.address, "the channel was closed")
             if self._failure is not None:
                 raise ConnectFailed(self.address, self._failure.problem)
         return self._link
+
+    def _judge_last_link(self) -> None:
+        # A server that takes connections only to drop them is no better than one that refuses.
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if link.has_spoken:
+            self._backoff_ms = 0
+        else:
+            self._back_off(ConnectFailed(self.address, "it dropped the connection unanswered"))
 
     def _refuse_during_backoff(self) -> None:
         wait_ms = self._retry_at_ms - self._owner.clock.monotonic_ms()
@@ -86,22 +106,22 @@ class Channel:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 self._link = await self._owner.open_link(self.address)
         except TimeoutError:
-            self._failure = ConnectFailed(self.address, f"no answer in {CONNECT_TIMEOUT_MS} ms")
+            self._back_off(ConnectFailed(self.address, f"no answer in {CONNECT_TIMEOUT_MS} ms"))
         except (ConnectFailed, ConnectionLost) as error:
-            self._failure = ConnectFailed(self.address, error.problem)
-        finally:
+            self._back_off(ConnectFailed(self.address, error.problem))
+
+    def _connect_done(self, task: asyncio.Task[None]) -> None:
+        if self._connecting is task:
             self._connecting = None
-        if self._failure is None:
-            self._backoff_ms = 0
-            return
+
+    def _back_off(self, failure: ConnectFailed) -> None:
+        self._failure = failure
         self._backoff_ms = min(max(self._backoff_ms * 2, _BACKOFF_MS_MIN), _BACKOFF_MS_MAX)
-        spread = self._owner.rng.uniform(
-            0.5, 1.0
-        )  # Peers that lost one server must not return as one.
+        spread = self._owner.rng.uniform(0.5, 1.0)  # Clients of one server must not return as one.
         self._retry_at_ms = self._owner.clock.monotonic_ms() + int(self._backoff_ms * spread)
 
 
-class Channels:
+class Channels(LinkOwner):
     """All outgoing peers of one process, one connection each."""
 
     def __init__(
@@ -114,15 +134,14 @@ class Channels:
         config: NetConfig | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__()
         self.clock = clock
         self.rng = rng
         self._network = network
         self._switchboard = switchboard or Switchboard({})
         self._config = config or NetConfig()
         self._tls = tls
-        self._tasks = TaskScope()
         self._channels: dict[str, Channel] = {}
-        self._links: dict[Link, None] = {}
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -136,9 +155,12 @@ class Channels:
     ) -> None:
         for channel in self._channels.values():
             channel.close()
-        for link in list(self._links):
-            link.cancel_requests()
-        await self._tasks.__aexit__(kind, error, traceback)
+        try:
+            await self._end()
+        finally:
+            await self._tasks.__aexit__(kind, error, traceback)
+        if self._failure is not None:
+            raise self._failure  # It came when the task group could not take it any more.
 
     def to(self, address: str) -> Channel:
         """The channel to an `ip:port`."""
@@ -170,7 +192,7 @@ class Channels:
         try:
             await link.wait_established()
         except asyncio.CancelledError:
-            link.close()
+            link.cut()
             raise
         return link
 
@@ -179,18 +201,14 @@ class Channels:
     def begin_tls(self) -> TlsSession | None:
         return None  # Our side opens the conversation; a peer never does.
 
-    def link_made(self, link: Link) -> bool:
+    def link_made(self, link: Link) -> str | None:
+        if self._is_ending or self._failure is not None:
+            return "shutting down"
         self._links[link] = None
-        return True
+        return None
 
-    def link_lost(self, link: Link) -> None:
-        self._links.pop(link, None)
-
-    def held_bytes_changed(self, delta: int) -> bool:
-        return True  # We chose these peers; a frame's own limit is enough.
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.spawn(coroutine)
+    def held_bytes_changed(self, delta: int) -> None:
+        pass  # We chose these peers; a frame's own limit is enough.
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -5,10 +5,17 @@ little:
 
     it sends nothing, or half a frame        closed at the first-frame or idle limit
     it sends faster than we answer           reading stops at in_flight_max; TCP holds it back
-    it does not read its answers             reading stops, then the link is cut
+    it does not read its answers             reading and answering stop, then the link is cut
+    it does not read its notifications       cut at unsent_bytes_max
+    it answers nothing at all                cut when a call has waited in vain (our calls only)
     it sends what is no frame                closed, one log line
 
-A link ends its own failures; anything else goes up through the task group that owns it.
+A link ends its own failures; anything else goes up through the owner's task group.
+
+    state          reads    writes    ends with
+    open           yes      yes
+    closed         no       what is already written, until stalled_write_timeout_ms
+    lost           no       no        connection_lost, once, whatever came before
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, cast
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, cast
 
 from ..errors import CallTimeout, ConnectionLost, LocalProtocolError, RemoteProtocolError
 from ..protocol.codes import ResponseCode
@@ -25,10 +32,16 @@ from ..protocol.command import Command
 from ..protocol.connection import Connection
 from ..protocol.frame import FrameLimits, encode_frames
 from .config import NetConfig, TlsMode
-from .switchboard import Switchboard
+from .switchboard import Later, Switchboard
 from .tls import HELLO, TlsSession
 
 logger = logging.getLogger(__name__)
+
+# A peer that reads less than this in stalled_write_timeout_ms has stalled; a slow one goes on.
+PROGRESS_BYTES_MIN: Final = 64 * 1024
+# A peer that says nothing at all while a request waits this long or longer is taken for dead: its
+# machine may be gone without a word, and TCP alone notices that only after a quarter of an hour.
+SILENCE_MS_MIN: Final = 1_000
 
 
 class Owner(Protocol):
@@ -38,25 +51,67 @@ class Owner(Protocol):
         """A session for a peer that opened with a TLS hello, or None to refuse it."""
         ...
 
-    def link_made(self, link: Link) -> bool:
-        """A connection has come up; False refuses it."""
+    def link_made(self, link: Link) -> str | None:
+        """A connection has come up; a text refuses it and says why."""
         ...
 
     def link_lost(self, link: Link) -> None:
-        """A connection is gone."""
+        """A connection that was not refused is gone."""
         ...
 
-    def held_bytes_changed(self, delta: int) -> bool:
-        """Unfinished frames hold more or fewer bytes; False when that is too much in all."""
+    def held_bytes_changed(self, delta: int) -> None:
+        """Unfinished frames hold more or fewer bytes; the owner may close links over it."""
         ...
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something under the owner's task group."""
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Run something under the owner's task group; None where that is ending."""
+        ...
+
+    def adopt(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Take over oneway requests whose sender is gone; they end when the owner does."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong that must not: serve nothing more, and end with this error."""
         ...
 
 
 class Link(asyncio.Protocol):
     """One connection: a Peer to the processors, a Protocol to asyncio."""
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_backlog",
+        "_config",
+        "_connection",
+        "_established",
+        "_flush_bytes",
+        "_has_spoken",
+        "_held_bytes",
+        "_in_flight",
+        "_is_accepted",
+        "_is_closed",
+        "_is_detected",
+        "_is_draining",
+        "_is_flush_due",
+        "_is_reading",
+        "_is_server",
+        "_last_active",
+        "_last_heard",
+        "_loop",
+        "_out",
+        "_out_bytes",
+        "_owner",
+        "_stall_timer",
+        "_switchboard",
+        "_tasks",
+        "_timer",
+        "_tls",
+        "_transport",
+        "_why",
+        "_writable",
+    )
 
     def __init__(
         self,
@@ -81,18 +136,23 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._address = "?"
+        self._is_accepted = False
         self._is_closed = False
+        self._why: str | None = None  # Why we closed it, for those who still wait on it.
         self._held_bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._backlog: deque[Command] = deque()  # Requests read beyond in_flight_max.
+        # Requests being served, each with its coroutine, which has not begun until the task has.
+        self._tasks: dict[asyncio.Task[None], tuple[Command, Later]] = {}
         self._in_flight = 0
+        self._backlog: deque[Command] = deque()  # Requests read and not begun.
         self._is_reading = True
         self._is_draining = False
-        self._out: list[Command] = []  # Answers of this turn of the loop.
+        self._out: list[Command] = []  # Answers not yet written: of this turn, or for a slow peer.
+        self._out_bytes = 0
+        self._flush_bytes = max(1, config.unsent_bytes_max // 4)
         self._is_flush_due = False
         self._writable: asyncio.Future[None] | None = None  # Set while the peer reads too slowly.
         self._has_spoken = False
-        self._last_active = self._loop.time()
+        self._last_active = self._last_heard = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._established: asyncio.Future[None] = self._loop.create_future()
@@ -110,6 +170,16 @@ class Link(asyncio.Protocol):
         return self._is_closed
 
     @property
+    def has_spoken(self) -> bool:
+        """Whether the peer has ever sent a whole frame."""
+        return self._has_spoken
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame is in hand."""
+        return self._held_bytes
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: no request unanswered, no answer unsent."""
         transport = self._transport
@@ -118,6 +188,11 @@ class Link(asyncio.Protocol):
         return not (
             self._in_flight or self._backlog or self._out or transport.get_write_buffer_size()
         )
+
+    @property
+    def tls(self) -> TlsSession | None:
+        """The encrypted conversation, where there is one."""
+        return self._tls
 
     async def wait_established(self) -> None:
         """Wait until requests can be sent; raises ConnectionLost."""
@@ -129,6 +204,8 @@ class Link(asyncio.Protocol):
         opaque: int | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
+                if not self._established.done():
+                    await self.wait_established()
                 while self._writable is not None:
                     await asyncio.shield(self._writable)
                 self._require_open()
@@ -137,6 +214,7 @@ class Link(asyncio.Protocol):
                 self._send(data)
                 return await answer
         except TimeoutError:
+            self._suspect(timeout_ms)
             raise CallTimeout(self._address, timeout_ms) from None
         finally:
             if opaque is not None:
@@ -145,28 +223,38 @@ class Link(asyncio.Protocol):
     def notify(self, command: Command) -> None:
         """Send a oneway request; raises ConnectionLost."""
         self._require_open()
+        if not self._established.done():
+            raise ConnectionLost(self._address, "it has not said yet how it wants to be spoken to")
         self._send(self._connection.encode_oneway(command))
 
     def close(self) -> None:
         """End the connection once what is written has gone out."""
-        if not self._is_closed and self._transport is not None:
-            self._is_closed = True
-            if self._tls is not None:
-                self._tls.close()
-                self._transport.write(self._tls.take_output())
-            self._transport.close()
+        transport = self._transport
+        if self._is_closed or transport is None:
+            return
+        self._is_closed = True
+        self._release_held()
+        if self._tls is not None:
+            self._tls.close()
+            self._write_tls_output()
+        if transport.get_write_buffer_size():
+            # asyncio would wait for ever for a peer that does not read.
+            self._set_stall_timer()
+        transport.close()
 
     def abort(self, why: str) -> None:
         """Cut the connection now, and say why in the log."""
         if not self._is_closed and self._transport is not None:
-            self._is_closed = True
+            self._why = why
             logger.warning("peer=%s closed: %s", self._address, why)
-            self._transport.abort()
+            self.cut()
 
-    @property
-    def tls(self) -> TlsSession | None:
-        """The encrypted conversation, where there is one."""
-        return self._tls
+    def cut(self) -> None:
+        """Cut the connection now, even one that is closing; no word of it in the log."""
+        self._is_closed = True
+        self._release_held()
+        if self._transport is not None:
+            self._transport.abort()
 
     def cancel_requests(self) -> None:
         """Give up on requests that are still being served."""
@@ -178,80 +266,88 @@ class Link(asyncio.Protocol):
         self._is_draining = True
         self._update_reading()
 
-    # What asyncio calls.
+    # What asyncio calls. An exception here is our own mistake: asyncio would log it and go on.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = format_address(transport.get_extra_info("peername"))
-        if not self._owner.link_made(self):
-            self.abort("too many connections; raise connectionsMax or add a server")
+        refusal = self._owner.link_made(self)
+        if refusal is not None:
+            self.abort(refusal)
             return
-        high = max(1, self._config.unsent_bytes_max // 4)
-        self._transport.set_write_buffer_limits(high=high)
+        self._is_accepted = True
+        self._transport.set_write_buffer_limits(high=self._flush_bytes)
         if self._is_server:
-            self._timer = self._loop.call_later(
-                self._config.first_frame_timeout_ms / 1000, self._check_first_frame
-            )
+            self._set_timer(self._config.first_frame_timeout_ms / 1000, self._check_first_frame)
         else:
-            self._timer = self._loop.call_later(
-                self._config.idle_timeout_ms / 1000, self._check_idle
-            )
-        self._switchboard.on_connect(self)
-        if self._tls is None:
-            self._establish()
-        else:
-            self._guard(self._continue_handshake)
+            self._set_timer(self._config.idle_timeout_ms / 1000, self._check_idle)
+        try:
+            self._switchboard.on_connect(self)
+            if self._tls is not None:
+                self._receive_encrypted(b"")
+            elif not self._is_server:
+                self._establish()
+        except Exception as error:
+            self._owner.fail(error)
 
     def data_received(self, data: bytes) -> None:
         if self._is_closed:
             return
-        if not self._is_detected and not self._detect(data[0]):
-            return
-        if self._tls is not None:
-            self._guard(lambda: self._receive_encrypted(data))
-        else:
-            self._receive(data)
+        try:
+            if not self._is_detected and not self._detect(data[0]):
+                return
+            if self._tls is None:
+                self._receive(data)
+            else:
+                self._receive_encrypted(data)
+        except Exception as error:
+            self._owner.fail(error)
 
     def eof_received(self) -> bool:
-        return False  # A peer that stops sending is gone; asyncio closes the transport.
+        self.close()  # A peer that stops sending is gone.
+        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = True
         for timer in (self._timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        self.cancel_requests()
+        self._release_held()
         self._backlog.clear()
         self._out.clear()
-        lost = ConnectionLost(self._address, str(error) if error else "the peer closed")
+        self._end_requests()
+        problem = self._why or (str(error) if error else "the peer closed")
         for answer in self._connection.abandon():
-            _fail(answer, lost)
-        _fail(self._established, lost)
+            _fail(answer, ConnectionLost(self._address, problem))
+        _fail(self._established, ConnectionLost(self._address, problem))
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        if self._held_bytes:
-            self._owner.held_bytes_changed(-self._held_bytes)
-        self._switchboard.on_disconnect(self)
-        self._owner.link_lost(self)
+        self._transport = None
+        if not self._is_accepted:
+            return
+        try:
+            self._switchboard.on_disconnect(self)
+        except Exception as failure:
+            self._owner.fail(failure)
+        finally:
+            self._owner.link_lost(self)
 
     def pause_writing(self) -> None:
         if self._writable is None:
             self._writable = self._loop.create_future()
-        self._stall_timer = self._loop.call_later(
-            self._config.stalled_write_timeout_ms / 1000,
-            lambda: self.abort("it does not read its answers"),
-        )
+        if not self._is_closed:
+            self._set_stall_timer()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        if self._stall_timer is not None:
+        if self._stall_timer is not None and not self._is_closed:
             self._stall_timer.cancel()
             self._stall_timer = None
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        self._work_off_backlog()
+        self._go_on()
 
     # Reading.
 
@@ -262,6 +358,7 @@ class Link(asyncio.Protocol):
             if mode == TlsMode.ENFORCING:
                 self.abort("plain text where TLS is required")
                 return False
+            self._establish()
             return True
         if mode == TlsMode.DISABLED:
             self.abort("a TLS hello, and TLS is disabled; set tlsMode to permissive")
@@ -270,29 +367,27 @@ class Link(asyncio.Protocol):
         if self._tls is None:
             self.abort("a TLS hello that cannot be served; check tlsCertPath and the load")
             return False
+        self._set_timer(self._config.tls_handshake_timeout_ms / 1000, self._check_handshake)
         return True
 
     def _receive_encrypted(self, data: bytes) -> None:
-        assert self._tls is not None
-        plain = self._tls.receive(data)
+        tls = self._tls
+        assert tls is not None
+        try:
+            plain = tls.receive(data)
+        except RemoteProtocolError as error:
+            self._why = str(error)
+            logger.warning("peer=%s closed: %s", self._address, error)
+            self._write_tls_output()  # The alert that tells the peer; abort() might lose it.
+            self.close()
+            return
         self._write_tls_output()
-        if self._tls.is_established:
+        if tls.is_established and not self._established.done():
             self._establish()
+            if self._is_server:
+                self._set_timer(self._config.first_frame_timeout_ms / 1000, self._check_first_frame)
         if plain:
             self._receive(plain)
-
-    def _continue_handshake(self) -> None:
-        assert self._tls is not None
-        self._tls.handshake()
-        self._write_tls_output()
-
-    def _guard(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except RemoteProtocolError as error:
-            if self._tls is not None:
-                self._write_tls_output()  # The alert that tells the peer.
-            self.abort(str(error))
 
     def _establish(self) -> None:
         if not self._established.done():
@@ -303,74 +398,98 @@ class Link(asyncio.Protocol):
         requests, answers = connection.receive_data(data)
         if requests or answers:
             self._has_spoken = True
-            self._last_active = self._loop.time()
+            self._last_active = self._last_heard = self._loop.time()
             for answer, command in answers:
                 if not answer.done():
                     answer.set_result(command)
             if requests:
-                self._handle(requests)
+                self._backlog.extend(requests)
+                self._work()
         if connection.violation is not None:
             self.abort(str(connection.violation))
-        elif connection.held_bytes != self._held_bytes:
+        elif connection.held_bytes != self._held_bytes and not self._is_closed:
             delta = connection.held_bytes - self._held_bytes
-            self._held_bytes = connection.held_bytes
-            if not self._owner.held_bytes_changed(delta):
-                self.abort("unfinished frames take too much memory; raise heldBytesMax")
+            self._held_bytes += delta
+            self._owner.held_bytes_changed(delta)
 
-    def _handle(self, requests: list[Command]) -> None:
-        if self._backlog:
-            self._backlog.extend(requests)
-            return
-        answers: list[Command] = []
+    # Serving.
+
+    def _work(self) -> None:
+        """Serve what was read, as far as the limits go, and answer it in one write."""
+        backlog = self._backlog
+        begin = self._switchboard.begin
         limit = self._config.in_flight_max
-        for index, command in enumerate(requests):
-            if self._in_flight >= limit or self._is_closed or self._writable is not None:
-                self._backlog.extend(requests[index:])
-                self._update_reading()
+        while backlog:
+            if self._in_flight >= limit or self._writable is not None or self._is_closed:
                 break
-            try:
-                outcome = self._switchboard.begin(command, self)
-            except AssertionError as error:
-                self._owner.spawn(_raise(error))
-                return
+            command = backlog.popleft()
+            outcome = begin(command, self)
             if outcome is None:
                 continue
             if not isinstance(outcome, Command):
-                self._answer_later(command, outcome)
+                self._begin_later(command, outcome)
             elif not command.flag & 2:
-                answers.append(outcome)
-        if answers:
-            self._write(answers)
+                self._out.append(outcome)
+                self._out_bytes += len(outcome.body)
+                if self._out_bytes >= self._flush_bytes:
+                    # Small requests for large answers must not pile up memory.
+                    self._flush()
+        if self._out and not self._is_flush_due:
+            self._flush()
+        if backlog or not self._is_reading:
+            self._update_reading()
 
-    def _answer_later(self, command: Command, later: Coroutine[Any, Any, Command | None]) -> None:
+    def _begin_later(self, command: Command, later: Later) -> None:
+        task = self._owner.spawn(self._answer_later(command, later))
+        if task is None:
+            later.close()
+            self.cut()
+            return
         self._in_flight += 1
-        task = self._owner.spawn(self._await_answer(command, later))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
+        self._tasks[task] = (command, later)
+        task.add_done_callback(self._later_done)
 
-    async def _await_answer(
-        self, command: Command, later: Coroutine[Any, Any, Command | None]
-    ) -> None:
-        answer = await later
-        if answer is not None and not command.is_oneway and not self._is_closed:
-            self._out.append(answer)
-            if not self._is_flush_due:
-                # Answers that become ready in the same turn of the loop share one write.
-                self._is_flush_due = True
-                self._loop.call_soon(self._flush)
+    async def _answer_later(self, command: Command, later: Later) -> None:
+        try:
+            answer = await self._switchboard.finish(command, self, later)
+        except Exception as error:
+            self._owner.fail(error)
+            return
+        if answer is None or command.flag & 2 or self._is_closed:
+            return
+        self._out.append(answer)
+        self._out_bytes += len(answer.body)
+        if not self._is_flush_due and self._writable is None:
+            # Answers that become ready in the same turn of the loop share one write.
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_due)
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _later_done(self, task: asyncio.Task[None]) -> None:
+        entry = self._tasks.pop(task, None)
+        if entry is not None:
+            entry[1].close()  # Where the task was cancelled before it began, so was this.
         self._in_flight -= 1
-        self._work_off_backlog()
+        if self._backlog:
+            self._go_on()
 
-    def _work_off_backlog(self) -> None:
-        is_free = self._in_flight < self._config.in_flight_max and self._writable is None
-        if self._backlog and is_free and not self._is_closed:
-            waiting = list(self._backlog)
-            self._backlog.clear()
-            self._handle(waiting)
-        self._update_reading()
+    def _go_on(self) -> None:
+        try:
+            self._flush()
+            self._work()
+            self._update_reading()
+        except Exception as error:
+            self._owner.fail(error)
+
+    def _end_requests(self) -> None:
+        """Nobody waits for the answers any more; a oneway request was never waited for."""
+        oneways = []
+        for task, (command, _) in self._tasks.items():
+            if command.flag & 2:
+                oneways.append(task)
+            else:
+                task.cancel()
+        if oneways:
+            self._owner.adopt(oneways)
 
     def _update_reading(self) -> None:
         wanted = not (self._is_draining or self._backlog or self._writable is not None)
@@ -384,18 +503,35 @@ class Link(asyncio.Protocol):
 
     # Writing.
 
-    def _flush(self) -> None:
+    def _flush_due(self) -> None:
         self._is_flush_due = False
-        answers, self._out = self._out, []
-        if answers and not self._is_closed:
-            self._write(answers)
-
-    def _write(self, answers: list[Command]) -> None:
         try:
-            data = encode_frames(answers)
-        except LocalProtocolError:
-            data = b"".join(self._encode_alone(answer) for answer in answers)
-        self._send(data)
+            self._flush()
+        except Exception as error:
+            self._owner.fail(error)
+
+    def _flush(self) -> None:
+        """Write answers until none is left or the peer is too slow; then they wait in _out."""
+        while self._out and self._writable is None and not self._is_closed:
+            if self._out_bytes < self._flush_bytes:
+                answers, self._out, self._out_bytes = self._out, [], 0
+            else:
+                answers = self._take_some()
+            try:
+                data = encode_frames(answers)
+            except LocalProtocolError:
+                data = b"".join(self._encode_alone(answer) for answer in answers)
+            self._send(data)
+
+    def _take_some(self) -> list[Command]:
+        count = taken = 0
+        while taken < self._flush_bytes and count < len(self._out):
+            taken += len(self._out[count].body)
+            count += 1
+        answers = self._out[:count]
+        del self._out[:count]
+        self._out_bytes -= taken
+        return answers
 
     def _encode_alone(self, answer: Command) -> bytes:
         try:
@@ -408,11 +544,10 @@ class Link(asyncio.Protocol):
 
     def _send(self, data: bytes) -> None:
         transport = self._transport
-        assert transport is not None
-        if self._is_closed:
+        if self._is_closed or transport is None:
             return
         if transport.get_write_buffer_size() >= self._config.unsent_bytes_max:
-            self.abort("it does not read its answers")
+            self.abort("it does not read what it is sent")
             return
         self._last_active = self._loop.time()
         if self._tls is None:
@@ -422,17 +557,48 @@ class Link(asyncio.Protocol):
             self._write_tls_output()
 
     def _write_tls_output(self) -> None:
-        assert self._tls is not None
-        assert self._transport is not None
-        output = self._tls.take_output()
-        if output:
-            self._transport.write(output)
+        if self._tls is not None and self._transport is not None:
+            output = self._tls.take_output()
+            if output:
+                self._transport.write(output)
 
     def _require_open(self) -> None:
         if self._is_closed or self._transport is None:
-            raise ConnectionLost(self._address, "the connection is closed")
+            raise ConnectionLost(self._address, self._why or "the connection is closed")
+
+    def _release_held(self) -> None:
+        if self._held_bytes:
+            held, self._held_bytes = self._held_bytes, 0
+            self._owner.held_bytes_changed(-held)
 
     # Time.
+
+    def _set_timer(self, delay: float, check: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay, check)
+
+    def _set_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        delay = self._config.stalled_write_timeout_ms / 1000
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        self._stall_timer = self._loop.call_later(delay, self._check_stall, unsent)
+
+    def _check_stall(self, unsent_before: int) -> None:
+        self._stall_timer = None
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.get_write_buffer_size() <= unsent_before - PROGRESS_BYTES_MIN:
+            self._set_stall_timer()
+            return
+        self.abort("it does not read its answers")
+        self.cut()  # It may have been closing already.
+
+    def _check_handshake(self) -> None:
+        self.abort(f"no TLS handshake within {self._config.tls_handshake_timeout_ms} ms")
 
     def _check_first_frame(self) -> None:
         if not self._has_spoken:
@@ -444,13 +610,22 @@ class Link(asyncio.Protocol):
         # Bytes that complete no frame are no sign of life: a peer could drip them for ever.
         limit = self._config.idle_timeout_ms / 1000
         quiet = self._loop.time() - self._last_active
-        if quiet >= limit and not self._in_flight:
-            logger.info("peer=%s idle for %d s, closed", self._address, quiet)
-            self.close()
+        is_waiting = self._in_flight or self._connection.waiting
+        if quiet >= limit and not is_waiting:
+            if not self._is_closed:
+                logger.info("peer=%s idle for %d s, closed", self._address, quiet)
+                self._why = "idle"
+                self.close()
             return
         # Rounding must not make this a busy loop, nor a request that waits beyond the limit.
         delay = limit - quiet if quiet < limit else limit / 10
-        self._timer = self._loop.call_later(max(delay, 0.001), self._check_idle)
+        self._set_timer(max(delay, 0.001), self._check_idle)
+
+    def _suspect(self, timeout_ms: int) -> None:
+        """A call has waited in vain; cut the link if nothing at all was heard meanwhile."""
+        silence_ms = (self._loop.time() - self._last_heard) * 1000
+        if not self._is_server and SILENCE_MS_MIN <= timeout_ms <= silence_ms:
+            self.abort(f"not a word from it while a request waited {timeout_ms} ms")
 
 
 def format_address(name: Any) -> str:
@@ -464,7 +639,3 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # Nobody may be waiting; that is no news for the log.
-
-
-async def _raise(error: Exception) -> None:
-    raise error

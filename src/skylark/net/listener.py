@@ -4,22 +4,21 @@
         await listener.serve()
 
 Leaving the block drains it: no new connection, no new request, answers under way go out, then the
-links close. A handler's broken assertion ends the block with that error.
+links close. A handler's broken assertion ends the block with that error, and without draining.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from .config import NetConfig, TlsMode
 from .link import Link
 from .network import Network, Server
+from .owner import LinkOwner
 from .switchboard import Switchboard
-from .tasks import TaskScope
 from .tls import Certificates, TlsSession
 
 logger = logging.getLogger(__name__)
@@ -27,17 +26,16 @@ logger = logging.getLogger(__name__)
 _DRAIN_STEP_MS = 10
 
 
-class Listener:
+class Listener(LinkOwner):
     """One listening port."""
 
     def __init__(self, config: NetConfig, switchboard: Switchboard, network: Network) -> None:
+        super().__init__()
         self._config = config
         self._switchboard = switchboard
         self._network = network
         self._certificates: Certificates | None = None
-        self._tasks = TaskScope()
         self._server: Server | None = None
-        self._links: dict[Link, None] = {}  # In order of arrival: iteration must not depend on ids.
         self._held_bytes = 0
         self._handshakes: set[TlsSession] = set()
         self.accepted_total = 0
@@ -50,9 +48,9 @@ class Listener:
         return self._server.address
 
     @property
-    def links(self) -> list[Link]:
-        """The connections that are up, oldest first."""
-        return list(self._links)
+    def held_bytes(self) -> int:
+        """What the unfinished frames of all peers take together."""
+        return self._held_bytes
 
     async def __aenter__(self) -> Self:
         config = self._config
@@ -77,13 +75,15 @@ class Listener:
         assert self._server is not None
         self._server.close()
         try:
-            await self._drain()
+            if self._failure is None:
+                await self._drain()
         finally:
-            for link in self.links:
-                link.close()
-            for link in self.links:
-                link.cancel_requests()
-            await self._tasks.__aexit__(kind, error, traceback)
+            try:
+                await self._end()
+            finally:
+                await self._tasks.__aexit__(kind, error, traceback)
+        if self._failure is not None:
+            raise self._failure  # It came when the task group could not take it any more.
 
     async def serve(self) -> None:
         """Wait until cancelled, or until something fails that must not."""
@@ -94,7 +94,7 @@ class Listener:
             link.stop_reading()
         try:
             async with asyncio.timeout(self._config.drain_timeout_ms / 1000):
-                while any(not link.is_idle for link in self._links):
+                while any(not link.is_idle for link in self._links) or self._orphans:
                     await asyncio.sleep(_DRAIN_STEP_MS / 1000)
         except TimeoutError:
             busy = sum(not link.is_idle for link in self._links)
@@ -115,22 +115,25 @@ class Listener:
         self._handshakes.add(session)
         return session
 
-    def link_made(self, link: Link) -> bool:
+    def link_made(self, link: Link) -> str | None:
+        if self._is_ending or self._failure is not None:
+            return "shutting down"
         if len(self._links) >= self._config.connections_max:
             self.refused_total += 1
-            return False
+            return "too many connections; raise connectionsMax or add a server"
         self.accepted_total += 1
         self._links[link] = None
-        return True
+        return None
 
     def link_lost(self, link: Link) -> None:
-        self._links.pop(link, None)
         if link.tls is not None:
             self._handshakes.discard(link.tls)
+        super().link_lost(link)
 
-    def held_bytes_changed(self, delta: int) -> bool:
+    def held_bytes_changed(self, delta: int) -> None:
         self._held_bytes += delta
-        return self._held_bytes <= self._config.held_bytes_max
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.spawn(coroutine)
+        while self._held_bytes > self._config.held_bytes_max:
+            # The largest goes, not the last: else a few big frames, never finished, would keep
+            # everybody else from finishing small ones.
+            largest = max(self._links, key=lambda link: link.held_bytes)
+            largest.abort("unfinished frames take too much memory; raise heldBytesMax")

@@ -51,10 +51,8 @@ class Switchboard:
         self.on_connect = on_connect
         self.on_disconnect = on_disconnect
 
-    def begin(
-        self, command: Command, peer: Peer
-    ) -> Command | Coroutine[Any, Any, Command | None] | None:
-        """Serve a request: the answer, None where none is due, or a coroutine that will give it."""
+    def begin(self, command: Command, peer: Peer) -> Command | Later | None:
+        """Serve a request: the answer, None where none is due, or a coroutine for finish()."""
         handler = self._handlers.get(command.code)
         if handler is None:
             return command.reply(
@@ -74,9 +72,10 @@ class Switchboard:
             return _answer(command, outcome)
         if outcome is None:
             return None
-        return self._finish(command, peer, outcome)
+        return outcome
 
-    async def _finish(self, command: Command, peer: Peer, later: Later) -> Command | None:
+    async def finish(self, command: Command, peer: Peer, later: Later) -> Command | None:
+        """Wait for a handler that may wait; return the answer, or None where none is due."""
         try:
             outcome = await later
         except Exception as error:
@@ -96,7 +95,9 @@ def _refusal(command: Command, peer: Peer, error: Exception) -> Command:
     An AssertionError is our own mistake: nothing that depends on what was asserted can be
     trusted, so it goes up and ends the process rather than let it write on.
     """
-    if isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) or (
+        isinstance(error, ExceptionGroup) and error.subgroup(AssertionError) is not None
+    ):
         raise error
     code: int = ResponseCode.SYSTEM_ERROR
     remark = str(error)
