@@ -1,5 +1,7 @@
 """Typed bodies: every example of the protocol's description, read and written byte for byte."""
 
+from importlib import import_module
+
 import pytest
 
 from skylark.errors import InvalidBody
@@ -290,8 +292,23 @@ def test_every_body_has_its_example() -> None:
     parts = {ConsumerData, ClientConnection, ProducerInfo, BrokerStatsItem}
     parts |= {ConsumeQueueData, ProcessQueueInfo, ConsumeStatus}
     shown = {type(body) for body, _ in EXAMPLES}
-    public = {kind for kind in vars(bodies).values() if isinstance(kind, type)}
-    assert shown | parts == {kind for kind in public if issubclass(kind, Body)} - {Body}
+    public = {getattr(bodies, name) for name in dir(bodies) if name[0].isupper()}
+    kinds = {kind for kind in public if isinstance(kind, type) and issubclass(kind, Body)}
+    assert shown | parts == kinds - {Body}
+
+
+def test_the_front_door_has_every_name_of_the_rooms_behind_it() -> None:
+    for module, names in bodies._LATER.items():
+        room = import_module(f"skylark.protocol.bodies.{module}")
+        kinds = {
+            name
+            for name, kind in vars(room).items()
+            if isinstance(kind, type) and kind.__module__ == room.__name__
+        }
+        assert kinds <= set(names)
+        assert all(getattr(bodies, name) is getattr(room, name) for name in names)
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        bodies.Nonsense
 
 
 def test_a_new_client_gets_its_route_in_standard_json() -> None:
