@@ -155,8 +155,7 @@ class Handlers:
         broker = _identity(request.header)
         if not self._table.unregister(broker, owner=peer):
             logger.info(
-                "broker=%s id=%d address=%s is registered by another connection, kept; "
-                "unregister from peer=%s",
+                "broker=%s id=%d address=%s kept: registered on another connection than peer=%s",
                 broker.name,
                 broker.id,
                 broker.address,
@@ -164,8 +163,7 @@ class Handlers:
             )
             return Response(
                 ResponseCode.NO_PERMISSION,
-                f"{broker.address} has registered on another connection since; "
-                "only that one can unregister it",
+                f"{broker.address} is registered on another connection, which alone can end that",
             )
         logger.info(
             "broker=%s id=%d address=%s unregistered", broker.name, broker.id, broker.address

@@ -53,14 +53,17 @@ class Liveness:
 
     def scan(self) -> None:
         """Drop what has expired, and close the connections that stood for nothing else."""
-        now_ms = self._clock.monotonic_ms()
-        for gone in self._table.expire(now_ms=now_ms, expiry_ms=self._expiry_ms):
+        gone, silent = self._table.expire(
+            now_ms=self._clock.monotonic_ms(), expiry_ms=self._expiry_ms
+        )
+        for registration in gone:
+            broker = registration.broker
             logger.warning(
-                "broker=%s id=%d address=%s expired after %d ms of silence",
-                gone.broker.name,
-                gone.broker.id,
-                gone.broker.address,
-                now_ms - gone.seen_ms,
+                "broker=%s id=%d address=%s expired: silent for more than %d ms",
+                broker.name,
+                broker.id,
+                broker.address,
+                self._expiry_ms,
             )
-            if not self._table.owns_any(gone.owner):
-                self._close(gone.owner)
+        for owner in silent:
+            self._close(owner)

@@ -16,12 +16,14 @@ Rules of a registration, as RocketMQ has them:
 - A broker name goes with its last address, and its queues go with it. While a replica is left, the
   route stays, and can be read from.
 
-Who may end a registration: it belongs to the connection that made or refreshed it last. A close or
-an unregister on any other connection is that of an earlier life of the broker, arriving late, and
-changes nothing. RocketMQ goes by address alone, so that a broker which comes back quickly loses its
-routes to its own past until the next heartbeat (apache/rocketmq#11043). The price is small: a
-broker that lost its connection unnoticed, and says goodbye on a new one without having registered
-there, stays until the old connection is found dead or the registration expires.
+Who may end a registration: every connection speaks for itself alone. A registration is claimed by
+each connection that made or refreshed it, and lives until the last claim is gone: by a close or an
+unregister on that same connection, or by 120 seconds of silence on it. So what an earlier life of a
+broker still has under way (a close, an unregister, even a registration with its connection's end
+behind it) takes away no more than its own claim. RocketMQ goes by address, and a broker that comes
+back quickly loses its routes to its own past until the next heartbeat (apache/rocketmq#11043). The
+price: a broker that lost a connection unnoticed by us and leaves on another one stays in the routes
+until the lost one is found dead, as a broker does whose machine loses power.
 
 Nothing here depends on the order of a set or a hash: every list is sorted by name.
 """
@@ -69,8 +71,7 @@ class Registration:
     ha_address: str | None
     data_version: DataVersion
     filter_servers: tuple[str, ...]
-    owner: Owner
-    seen_ms: int  # Monotonic.
+    claims: dict[Owner, int] = field(default_factory=dict)  # Connection → last heard, monotonic ms.
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +142,16 @@ class RouteTable:
                 self._set_queues(entry, config)
         if filter_servers != (() if before is None else before.filter_servers):
             self._forget_routes(entry.topics)
+        claims = {}
         if before is not None:
-            self._disown(before)
-        self._live[broker.address] = Registration(
-            broker, ha_address, table.data_version, filter_servers, owner, now_ms
+            if before.broker == broker:
+                claims = before.claims
+            else:
+                self._disown(before)  # It was a replica and is the master, or the reverse.
+        self._live[broker.address] = registration = Registration(
+            broker, ha_address, table.data_version, filter_servers, claims
         )
-        self._owned.setdefault(owner, {})[broker.address] = None
+        self._claim(registration, owner, now_ms)
         return None if broker.id == MASTER_ID else self._master_of(entry)
 
     def refresh(
@@ -156,48 +161,42 @@ class RouteTable:
         known = self._live.get(broker.address)
         if known is None or known.data_version != data_version:
             return False
-        known.seen_ms = max(known.seen_ms, now_ms)
-        if (known.broker.name, known.broker.id) == (broker.name, broker.id):
-            # It speaks on this connection now: the end of an earlier one is not its own.
-            self._disown(known)
-            known.owner = owner
-            self._owned.setdefault(owner, {})[broker.address] = None
+        if known.broker == broker:
+            self._claim(known, owner, now_ms)
         return True
 
     def unregister(self, broker: BrokerIdentity, *, owner: Owner) -> bool:
-        """Let a broker go; False if the registration has passed to another connection."""
+        """Take back a connection's claim; False if others keep the registration alive."""
         known = self._live.get(broker.address)
-        if known is None:
-            return True
-        if known.owner != owner:
-            return False
-        if (known.broker.name, known.broker.id) != (broker.name, broker.id):
-            return True  # It is something else by now, and that has not been taken back.
-        self._remove(known)
-        return True
+        if known is None or known.broker != broker:
+            return True  # Gone, or something else by now that has not been taken back.
+        return self._unclaim(known, owner)
 
     def owner_gone(self, owner: Owner) -> list[Registration]:
-        """A connection has closed: remove and return the registrations that were still its own."""
-        gone = [self._live[address] for address in self._owned.get(owner, ())]
-        for registration in gone:
-            self._remove(registration)
-        return gone
+        """A connection has closed: return the registrations that went with it."""
+        claimed = [self._live[address] for address in self._owned.get(owner, ())]
+        return [known for known in claimed if self._unclaim(known, owner)]
 
-    def expire(self, *, now_ms: int, expiry_ms: int) -> list[Registration]:
-        """Remove and return the registrations that have been silent for longer than allowed."""
-        silent = [known for known in self._live.values() if known.seen_ms + expiry_ms < now_ms]
-        for registration in silent:
-            self._remove(registration)
-        return silent
+    def expire(self, *, now_ms: int, expiry_ms: int) -> tuple[list[Registration], list[Owner]]:
+        """Drop claims without a sign of life for longer than allowed.
+
+        Returns the registrations that went with them, and the connections that claim nothing more.
+        """
+        gone: list[Registration] = []
+        silent: dict[Owner, None] = {}
+        for known in list(self._live.values()):
+            late = [owner for owner, seen in known.claims.items() if seen + expiry_ms < now_ms]
+            silent |= dict.fromkeys(late)
+            # The last one settles it, so each registration is listed once.
+            if [self._unclaim(known, owner) for owner in late][-1:] == [True]:
+                gone.append(known)
+        return gone, [owner for owner in silent if owner not in self._owned]
 
     def forgive(self, absence_ms: int, *, now_ms: int) -> None:
         """Do not hold against the brokers a time in which nobody could have heard them."""
         for known in self._live.values():
-            known.seen_ms = min(now_ms, known.seen_ms + absence_ms)
-
-    def owns_any(self, owner: Owner) -> bool:
-        """Whether a connection stands for any registration."""
-        return owner in self._owned
+            for owner, seen_ms in known.claims.items():
+                known.claims[owner] = min(now_ms, seen_ms + absence_ms)
 
     def data_version(self, address: str) -> DataVersion | None:
         """The version of the topics that an address last registered with."""
@@ -391,11 +390,29 @@ class RouteTable:
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
 
+    def _claim(self, registration: Registration, owner: Owner, now_ms: int) -> None:
+        registration.claims[owner] = now_ms
+        self._owned.setdefault(owner, {})[registration.broker.address] = None
+
+    def _unclaim(self, registration: Registration, owner: Owner) -> bool:
+        """Take a claim away, and the registration if that was the last; return whether it was."""
+        if owner in registration.claims:
+            del registration.claims[owner]
+            self._disown_by(owner, registration.broker.address)
+            if not registration.claims:
+                self._remove(registration)
+        return not registration.claims
+
     def _disown(self, registration: Registration) -> None:
-        owned = self._owned[registration.owner]
-        del owned[registration.broker.address]
+        for owner in registration.claims:
+            self._disown_by(owner, registration.broker.address)
+        registration.claims.clear()
+
+    def _disown_by(self, owner: Owner, address: str) -> None:
+        owned = self._owned[owner]
+        del owned[address]
         if not owned:
-            del self._owned[registration.owner]
+            del self._owned[owner]
 
     def _forget_routes(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..errors import BrokerError, CallTimeout, TransportError
+from ..errors import BrokerError, TransportError
 from ..model.route import ClusterInfo, TopicRoute
 from ..model.topic import TopicConfig
 from ..model.version import DataVersion
@@ -260,13 +260,7 @@ class RemoteNameServer(_Calls):
         self, code: RequestCode, header: Header | None, body: bytes, timeout_ms: int
     ) -> Command:
         command = Command.request(code, None if header is None else header.to_fields(), body)
-        try:
-            answer = await self._channels.call(self.address, command, timeout_ms)
-        except CallTimeout:
-            # A connection that is silent for this long may be dead without TCP's knowing for many
-            # minutes; the next call shall have a new one. Java's client does the same.
-            self._channels.drop(self.address)
-            raise
+        answer = await self._channels.call(self.address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, self.address)
         return answer

@@ -2,7 +2,10 @@
 
 Registration is that of a real broker: with all name servers at once, at the start, at every change
 of a topic and every 30 seconds, over one long connection to each; a name server that is silent
-holds nobody up for longer than the time-out. Leaving the block unregisters.
+holds nobody up. Leaving the block unregisters.
+
+An eager broker also registers again as soon as a connection is lost or a registration has failed,
+as ours do; one that is not waits for its next heartbeat, as RocketMQ's do.
 """
 
 from __future__ import annotations
@@ -20,10 +23,13 @@ from ..model.topic import TopicConfig
 from ..model.version import DataVersion
 from ..net.channel import Channels
 from ..net.network import Network
+from ..net.switchboard import Switchboard
 from ..net.tasks import TaskScope
+from ..protocol.exchange import Peer
 from ..remote import REGISTER_TIMEOUT_MS, RemoteNameServer
 
 PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
+RETRY_MS = 2_000
 
 
 class SimulatedBroker:
@@ -45,6 +51,7 @@ class SimulatedBroker:
         period_ms: int = 30_000,
         force_register: bool = True,
         compressed: bool = False,
+        eager: bool = True,
     ) -> None:
         self.cluster = cluster
         self.name = name
@@ -59,7 +66,12 @@ class SimulatedBroker:
         self.confirmed_ms: dict[str, int] = {}  # Name server → when it last took a registration.
         self.master_address: str | None = None
         self._clock = clock
-        self._channels = Channels(network, clock, rng)
+        self._rng = rng
+        self._eager = eager
+        self._lost = {address: asyncio.Event() for address in name_servers}
+        self._channels = Channels(
+            network, clock, rng, switchboard=Switchboard({}, on_disconnect=self._connection_lost)
+        )
         self._servers = [RemoteNameServer(self._channels, address) for address in name_servers]
         self._parts = AsyncExitStack()
 
@@ -68,9 +80,10 @@ class SimulatedBroker:
             await parts.enter_async_context(self._channels)
             parts.push_async_exit(self._leave)
             scope = await parts.enter_async_context(TaskScope())
-            started_ms = self._clock.monotonic_ms()
+            due_ms = self._clock.monotonic_ms() + self.period_ms
             await self.register()
-            parts.callback(scope.spawn(self._beat(started_ms)).cancel)
+            for server in self._servers:
+                parts.callback(scope.spawn(self._keep(server, due_ms)).cancel)
             self._parts = parts.pop_all()
         return self
 
@@ -101,19 +114,32 @@ class SimulatedBroker:
         self.data_version = self.data_version.next(self._clock.now_ms())
         await self.register()
 
-    async def _beat(self, due_ms: int) -> None:
+    async def _keep(self, server: RemoteNameServer, due_ms: int) -> None:
+        """Register with one name server, heartbeat by heartbeat."""
+        lost = self._lost[server.address]
         while True:
-            # By the clock, not by the pause between: a silent name server takes up its time-out in
-            # every round, and the others must not wait the longer for it.
-            due_ms = max(due_ms + self.period_ms, self._clock.monotonic_ms())
-            await self._clock.sleep_ms(due_ms - self._clock.monotonic_ms())
-            await self.register()
+            try:
+                async with asyncio.timeout(max(0, due_ms - self._clock.monotonic_ms()) / 1000):
+                    await lost.wait()
+            except TimeoutError:
+                pass  # The time of a heartbeat.
+            else:
+                # All brokers lose a name server in the same moment, and must not all come at once.
+                await self._clock.sleep_ms(self._rng.randint(0, RETRY_MS // 2))
+            lost.clear()
+            due_ms = self._clock.monotonic_ms() + self.period_ms
+            if not await self._register(server) and self._eager:
+                due_ms = self._clock.monotonic_ms() + RETRY_MS
 
-    async def _register(self, server: RemoteNameServer) -> None:
+    def _connection_lost(self, peer: Peer) -> None:
+        if self._eager and peer.address in self._lost:
+            self._lost[peer.address].set()
+
+    async def _register(self, server: RemoteNameServer) -> bool:
         try:
             if not self.force_register and not await self._is_due(server):
                 self.confirmed_ms[server.address] = self._clock.monotonic_ms()
-                return
+                return True
             answer, _ = await server.register_broker(
                 cluster=self.cluster,
                 broker_name=self.name,
@@ -126,9 +152,10 @@ class SimulatedBroker:
                 timeout_ms=REGISTER_TIMEOUT_MS,
             )
         except (TransportError, BrokerError):
-            return  # confirmed_ms shows it; the next heartbeat tries again.
+            return False
         self.confirmed_ms[server.address] = self._clock.monotonic_ms()
         self.master_address = answer.master_addr or self.master_address
+        return True
 
     async def _is_due(self, server: RemoteNameServer) -> bool:
         changed, _ = await server.query_data_version(
