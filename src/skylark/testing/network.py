@@ -88,10 +88,11 @@ class SimNetwork:
         return link
 
     def _make_link(self, src: SimHost, dst: SimHost, config: LinkConfig) -> Link:
-        rng = random.Random(f"{self._seed}/{src.address}>{dst.address}")
-        link = self._links[src, dst] = Link(self, src, dst, config, rng)
-        if not dst.is_up and src is not dst:
-            link.blocked = 1
+        seed = f"{self._seed}/{src.address}>{dst.address}"
+        link = self._links[src, dst] = Link(self, src, dst, config, seed)
+        if src is not dst:
+            dst._links_here.append(link)
+            link.blocked = 0 if dst.is_up else 1
         return link
 
     def configure(self, config: LinkConfig) -> None:
@@ -246,6 +247,7 @@ class SimHost:
         self.is_up = True
         self._listeners: dict[int, SimServer] = {}
         self._transports: dict[SimTransport, None] = {}
+        self._links_here: list[Link] = []  # those that end here
         self._next_port = _EPHEMERAL_FIRST
 
     def __repr__(self) -> str:
@@ -315,19 +317,15 @@ class SimHost:
             transport._vanish(reset=False)
         if self.is_up:
             self.is_up = False
-            for link in self._links_here():
+            for link in self._links_here:
                 link.block()
 
     def start(self) -> None:
         """The machine is back and knows none of its old connections."""
         if not self.is_up:
             self.is_up = True
-            for link in self._links_here():
+            for link in self._links_here:
                 link.unblock()
-
-    def _links_here(self) -> list[Link]:
-        links = self.network._links.items()
-        return [link for (src, dst), link in links if dst is self and src is not self]
 
     def _close_listeners(self) -> None:
         for server in list(self._listeners.values()):

@@ -74,6 +74,7 @@ class Link:
 
     __slots__ = (
         "_busy_until_us",
+        "_seed",
         "bandwidth",
         "blocked",
         "config",
@@ -93,6 +94,7 @@ class Link:
     )
 
     reverse: Link
+    rng: random.Random
 
     def __init__(
         self,
@@ -100,17 +102,24 @@ class Link:
         src: SimHost,
         dst: SimHost,
         config: LinkConfig,
-        rng: random.Random,
+        seed: str,
     ) -> None:
         self.network = network
         self.src = src
         self.dst = dst
-        self.rng = rng
+        self._seed = seed
         self.blocked = 0  # how many faults keep segments from passing
         self.extra_us = 0
         self.senders: dict[SimTransport, None] = {}
         self._busy_until_us = 0
         self.configure(config)
+
+    def __getattr__(self, name: str) -> random.Random:
+        # Seeding takes longer than all else here, and most links of a cluster are only ever cut.
+        if name == "rng":
+            self.rng = random.Random(self._seed)
+            return self.rng
+        raise AttributeError(name)
 
     def configure(self, config: LinkConfig) -> None:
         """Behave like this from now on."""
