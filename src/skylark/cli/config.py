@@ -112,6 +112,14 @@ def reference_command(
     typer.echo(reference_page(_schema(name), title=title, command=command), nl=False)
 
 
+def reference_pages() -> dict[str, str]:
+    """The reference pages of all components, by file name."""
+    return {
+        f"config-{name}.md": reference_page(_schema(name), title=title, command=command)
+        for name, (_, _, title, command) in _SCHEMAS.items()
+    }
+
+
 def _components(wanted: str | None) -> list[str]:
     if wanted is None:
         return list(_SCHEMAS)
