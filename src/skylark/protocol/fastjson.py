@@ -50,6 +50,15 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _BARE_KEY = re.compile(r"-?[0-9]{1,20}|[A-Za-z_$][A-Za-z0-9_$]*")
 _BLANKS = re.compile(r"[ \t\n\r\f]*")
+# The bulk of any table is plain: a key and a short number or text without escapes, then a comma or
+# the end. One match takes all of it, and what it does not match is read step by step. Possessive,
+# so that a failed match never looks at a character twice.
+_PLAIN_SCALAR = r'(?:"([^"\\]*+)"|(-?(?:0|[1-9][0-9]{0,17}+))(?![0-9.eE]))'
+_PLAIN_MEMBER = re.compile(
+    r'[ \t\n\r\f]*+(?:"([^"\\]*+)"|(-?[0-9]{1,20}+|[A-Za-z_$][A-Za-z0-9_$]*+))'
+    rf"[ \t\n\r\f]*+:[ \t\n\r\f]*+{_PLAIN_SCALAR}[ \t\n\r\f]*+([,}}])"
+)
+_PLAIN_ITEM = re.compile(rf"[ \t\n\r\f]*+{_PLAIN_SCALAR}[ \t\n\r\f]*+([,\]])")
 _BLANK = " \t\n\r\f"
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _HEX2 = re.compile(r"[0-9a-fA-F]{2}")
@@ -206,14 +215,20 @@ def _array(text: str, at: int, depth: int) -> tuple[list[Json], int]:
     if text[at] == "]":
         return items, at + 1
     while True:
-        item, at = _value(text, at, depth + 1)
+        while (plain := _PLAIN_ITEM.match(text, at)) is not None:
+            word, number, after = plain.groups()
+            items.append(int(number) if word is None else word)
+            at = plain.end()
+            if after == "]":
+                return items, at
+        item, at = _value(text, _skip(text, at), depth + 1)
         items.append(item)
         at = _skip(text, at)
         if text[at] == "]":
             return items, at + 1
         if text[at] != ",":
             _unexpected(text, at, "in an array")
-        at = _skip(text, at + 1)
+        at += 1
 
 
 def _object(text: str, at: int, depth: int) -> tuple[JsonObject, int]:
@@ -224,7 +239,13 @@ def _object(text: str, at: int, depth: int) -> tuple[JsonObject, int]:
     if text[at] == "}":
         return members, at + 1
     while True:
-        key, at = _key(text, at, depth)
+        while (plain := _PLAIN_MEMBER.match(text, at)) is not None:
+            name, bare, word, number, after = plain.groups()
+            members[bare if name is None else name] = int(number) if word is None else word
+            at = plain.end()
+            if after == "}":
+                return members, at
+        key, at = _key(text, _skip(text, at), depth)
         at = _skip(text, at)
         if text[at] != ":":
             _unexpected(text, at, "after a key")
@@ -234,7 +255,7 @@ def _object(text: str, at: int, depth: int) -> tuple[JsonObject, int]:
             return members, at + 1
         if text[at] != ",":
             _unexpected(text, at, "in an object")
-        at = _skip(text, at + 1)
+        at += 1
 
 
 def _key(text: str, at: int, depth: int) -> tuple[str, int]:

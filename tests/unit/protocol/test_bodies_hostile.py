@@ -233,8 +233,8 @@ def test_what_is_not_a_zlib_stream_is_refused() -> None:
 
 
 def test_a_bomb_is_refused_before_it_goes_off() -> None:
-    bomb = zlib.compress(bytes(256 * 1024 * 1024), 9)
-    assert len(bomb) < 300_000
+    bomb = zlib.compress(bytes(128 * 1024 * 1024), 9)
+    assert len(bomb) < 140_000
     started = time.perf_counter()
     with pytest.raises(InvalidBody, match=f"more than {INFLATED_SIZE_MAX} bytes"):
         RegisterBrokerBody.from_compressed(bomb)

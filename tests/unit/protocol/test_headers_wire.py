@@ -10,6 +10,7 @@ import pytest
 from skylark.errors import InvalidHeader, LocalProtocolError
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.header import I32, I64, Header, camel_case, header, wire
+from skylark.protocol.header_json import decode_header_json
 from skylark.protocol.headers import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
@@ -349,6 +350,43 @@ def test_a_send_of_the_cpp_client_is_read_with_all_its_extras() -> None:
         {**CAPTURED_SEND, "m": "true", "Signature": "", "AccessKey": "", "OnsChannel": "ALIYUN"}
     )
     assert request.batch is True
+
+
+def test_a_frame_header_of_the_cpp_client_becomes_a_typed_one() -> None:
+    """Numbers where Java has text, an empty signature, a newline at the end."""
+    command = decode_header_json(
+        b'{"code":310,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"","a":"pg",'
+        b'"b":"T","c":"TBW102","d":4,"e":2,"f":0,"g":1794726790296,"h":0,'
+        b'"i":"TAGS\\u0001TagA\\u0002","j":0,"k":"false","m":"true"},"flag":0,"language":"CPP",'
+        b'"opaque":8,"remark":"","version":333}\n'
+    )
+    request = SendMessageRequestV2.from_fields(command.fields)
+    assert (request.default_topic_queue_nums, request.queue_id) == (4, 2)
+    assert request.born_timestamp == 1794726790296
+    assert request.batch is True
+    assert request.properties == "TAGS\x01TagA\x02"
+
+
+def test_an_ordinary_send_of_the_go_client_is_read() -> None:
+    """It uses the long names, and sets a retry limit where there is nothing to retry."""
+    request = SendMessageRequest.from_fields(
+        {
+            "producerGroup": "pg",
+            "topic": "T",
+            "queueId": "3",
+            "sysFlag": "0",
+            "bornTimestamp": "1794726790296",
+            "flag": "0",
+            "properties": "UNIQ_KEY\x01id\x02",
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+            "maxReconsumeTimes": "0",
+            "batch": "false",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+        }
+    )
+    assert (request.max_reconsume_times, request.batch, request.broker_name) == (0, False, None)
 
 
 def test_a_value_with_any_character_survives() -> None:

@@ -3,7 +3,7 @@
     wanted    taken as well
     number    its decimal text, a float without a fraction; empty text counts as absent
     text      a number or a bool
-    bool      "true" and "false" in any case, 1 and 0
+    bool      "true" and "false" in any case, 1 and 0, also as text
     enum      its name or its ordinal (the C++ client sends ordinals)
     array     absent or null: empty
 
@@ -29,6 +29,7 @@ _E = TypeVar("_E", bound=StrEnum)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _REAL = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?")
 _LIMITS = {32: (-(1 << 31), (1 << 31) - 1), 64: (-(1 << 63), (1 << 63) - 1)}
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _KINDS = {dict: "an object", list: "an array", str: "text", bool: "a bool", type(None): "null"}
 
 
@@ -82,8 +83,8 @@ class Members:
             return self._default(key, default)
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
+        if isinstance(value, str) and value.lower() in _FLAGS:
+            return _FLAGS[value.lower()]
         if value in (0, 1):
             return value == 1
         raise self._wrong(key, "a bool")
