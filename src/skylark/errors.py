@@ -27,7 +27,14 @@
     │   ├── StoreDamaged          a file is missing, of the wrong size, or damaged before its end
     │   ├── StoreTooNew           written by a version that this one does not know
     │   └── StoreUnreadable       the operating system refused a file
-    └── BrokerError(code, remark) the peer answered with a code other than success
+    ├── BrokerError(code, remark) the peer answered with a code other than success
+    └── ClientError               a client could not do what it was asked to; it says what next
+        ├── InvalidMessage        the message itself cannot be sent
+        ├── NoRoute               no broker serves the topic, as far as anybody knows
+        ├── SendFailed            no broker confirmed the message; it may be stored all the same
+        │   └── BrokerBusy        the broker refuses for now: flow control
+        ├── RequestTimedOut       the message went out, its reply did not come in time
+        └── ClientClosed          used after it was closed
 
 Every error keeps its facts as attributes, so that a caller never parses a message.
 """
@@ -246,3 +253,54 @@ class BrokerError(SkylarkError):
         self.code = code
         self.remark = remark
         self.address = address
+
+
+class ClientError(SkylarkError):
+    """A client could not do what it was asked to."""
+
+    def __init__(
+        self, problem: str, *, hint: str, code: int | None = None, broker: str | None = None
+    ) -> None:
+        super().__init__(f"{problem}; {hint}")
+        self.problem = problem
+        self.hint = hint
+        self.code = code
+        self.broker = broker
+
+
+class InvalidMessage(ClientError):
+    """A message that no broker would take."""
+
+
+class NoRoute(ClientError):
+    """No broker is known for a topic."""
+
+
+class SendFailed(ClientError):
+    """No broker confirmed a message; where is_ambiguous, one of them may have stored it."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        hint: str,
+        code: int | None = None,
+        broker: str | None = None,
+        brokers_tried: tuple[str, ...] = (),
+        is_ambiguous: bool = False,
+    ) -> None:
+        super().__init__(problem, hint=hint, code=code, broker=broker)
+        self.brokers_tried = brokers_tried
+        self.is_ambiguous = is_ambiguous
+
+
+class BrokerBusy(SendFailed):
+    """The broker refuses sends for a while; its remark says why."""
+
+
+class RequestTimedOut(ClientError):
+    """A request message was stored, and nobody replied in time."""
+
+
+class ClientClosed(ClientError):
+    """A producer, consumer or session was used after it was closed, or before it was opened."""
