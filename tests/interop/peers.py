@@ -413,14 +413,17 @@ class NameServer(Process):
 
         def answers() -> bool:
             if not self.running:
-                raise PeerError(f"{self.name} ended at start:\n{self.tail()}")
+                raise PeerError(f"{self.name} ended at start")
             try:
                 with Probe(self.address, timeout_s=2) as probe:
                     return probe.call(105, {"topic": "is-anyone-there"}).code == 17
             except (OSError, NoAnswer):
                 return False
 
-        wait_until(answers, timeout_s=60, what=f"an answer from {self.name}")
+        try:
+            wait_until(answers, timeout_s=60, what=f"an answer from {self.name}")
+        except PeerError as error:
+            raise PeerError(f"{error}:\n{self.tail()}") from None
 
 
 class ApacheNameServer(JavaProcess, NameServer):
@@ -537,8 +540,18 @@ class ApacheBroker(JavaProcess):
         return f"127.0.0.1:{self.port}"
 
     def wait_ready(self) -> None:
-        """Wait until it listens; `wait_registered` waits for the name servers to know it."""
+        """Wait until it answers; `wait_registered` waits for the name servers to know it.
+
+        It listens some seconds before it can tell its own state: the figures for that are taken
+        once a second, and until then it answers with an error.
+        """
         self.wait_for_line("The broker[", timeout_s=60)
+
+        def tells() -> bool:
+            with Probe(self.address) as probe:
+                return probe.call(28).code == 0
+
+        wait_until(tells, timeout_s=30, what=f"the state of {self.name}", every_s=0.2)
 
     def wait_registered(self, name_servers: Iterable[NameServer], timeout_s: float = 30.0) -> None:
         """Wait until every one of these name servers lists it."""
