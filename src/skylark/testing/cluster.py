@@ -315,14 +315,12 @@ class SimNode:
                 loop.call_exception_handler(
                     {"message": f"main of node {self.name} failed", "exception": error}
                 )
-        if loop.is_dead:
-            return  # Somebody swallowed the cancellation; the world is not ours any more.
         others = [task for task in loop.tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         if loop.is_dead:
-            return
+            return  # Somebody swallowed the cancellation; the world is not ours any more.
         for task in others:
             if not task.cancelled() and (left := task.exception()) is not None:
                 loop.call_exception_handler(

@@ -111,7 +111,7 @@ def simulate(
     until_ms: int = 10_000_000,
 ) -> Trace:
     trace = Trace()
-    with SimLoop() as loop:
+    with SimLoop(shuffle=random.Random(seed)) as loop:
         network = SimNetwork(loop, random.Random(seed), config=config, trace=trace)
         loop.run(main(network), until_ms=until_ms)
     return trace
@@ -703,13 +703,31 @@ def test_a_sender_without_acknowledgements_fills_the_window_and_gives_up() -> No
     async def main(network: SimNetwork) -> None:
         pair = await connect(network)
         network.partition("10.0.0.1", "10.0.0.2", one_way=True)
-        pair.client.transport.write(b"x" * 1000)
-        await asyncio.sleep(1)
+        for _ in range(4):
+            pair.client.transport.write(b"x" * 250)
+            await asyncio.sleep(1)
         assert len(pair.server.received) == 600
-        await asyncio.sleep(118)
+        assert pair.client.transport.get_write_buffer_size() == 400
+        await asyncio.sleep(115)
         assert pair.client.error is None
         await asyncio.sleep(2)
         assert isinstance(pair.client.error, TimeoutError)
+
+    simulate(main, LinkConfig(window_bytes=600, spike_chance=0))
+
+
+def test_acknowledgements_that_come_late_let_the_sender_go_on() -> None:
+    async def main(network: SimNetwork) -> None:
+        pair = await connect(network)
+        partition = network.partition("10.0.0.1", "10.0.0.2", one_way=True)
+        pair.client.transport.write(b"x" * 10_000)
+        await asyncio.sleep(60)
+        assert len(pair.server.received) == 600
+        partition.heal()
+        await asyncio.sleep(60)
+        assert len(pair.server.received) == 10_000
+        await asyncio.sleep(600)
+        assert pair.client.error is None
 
     simulate(main, LinkConfig(window_bytes=600, spike_chance=0))
 
