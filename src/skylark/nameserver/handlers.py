@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 
 from ..clock import Clock
 from ..config import merge_properties
@@ -29,6 +30,7 @@ from ..protocol.bodies import (
     TopicList,
     body_crc32,
 )
+from ..protocol.bodies.registration import FULL_BODY_VERSION_MIN
 from ..protocol.bodies.routes import STANDARD_JSON_VERSION_MIN
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.exchange import AnyRequest, Peer, Request, Response
@@ -36,7 +38,7 @@ from ..protocol.header import Header
 from ..protocol.headers import route as headers
 from .config import NameServerConfig, config_text, update_from_text
 from .kv_config import ORDER_TOPIC_CONFIG, KVConfig, SmallFiles
-from .route_table import BrokerIdentity, RouteTable
+from .route_table import BrokerIdentity, MasterAddress, RouteTable
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +122,32 @@ class Handlers:
         _require_sound(broker)
         if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
             return Response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        now_ms = self._clock.monotonic_ms()
+        fingerprint = _fingerprint(request)
+        is_same, master = self._table.repeat(
+            broker, fingerprint, owner=peer, now_ms=now_ms, ha_address=header.ha_server_addr
+        )
+        if not is_same:
+            master = self._register_anew(request, broker, fingerprint, peer, now_ms)
+        answer = headers.RegisterBrokerResponse()
+        if master is not None:
+            answer = headers.RegisterBrokerResponse(
+                ha_server_addr=master.ha_address, master_addr=master.address
+            )
+        order_topics = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        return Response(
+            header=answer, body=b"" if order_topics is None else KVTable(order_topics).to_json()
+        )
+
+    def _register_anew(
+        self,
+        request: Request[headers.RegisterBrokerRequest],
+        broker: BrokerIdentity,
+        fingerprint: bytes,
+        peer: Peer,
+        now_ms: int,
+    ) -> MasterAddress | None:
+        header = request.header
         body = RegisterBrokerBody.decode(
             request.body, compressed=header.compressed, version=request.version
         )
@@ -128,9 +156,10 @@ class Handlers:
             broker,
             table=body.table,
             owner=peer,
-            now_ms=self._clock.monotonic_ms(),
+            now_ms=now_ms,
             ha_address=header.ha_server_addr,
             filter_servers=body.filter_servers,
+            fingerprint=fingerprint,
         )
         if is_new:
             logger.info(
@@ -141,15 +170,7 @@ class Handlers:
                 broker.address,
                 peer.address,
             )
-        answer = headers.RegisterBrokerResponse()
-        if master is not None:
-            answer = headers.RegisterBrokerResponse(
-                ha_server_addr=master.ha_address, master_addr=master.address
-            )
-        order_topics = self._kv.namespace(ORDER_TOPIC_CONFIG)
-        return Response(
-            header=answer, body=b"" if order_topics is None else KVTable(order_topics).to_json()
-        )
+        return master
 
     def unregister(self, request: Request[headers.UnregisterBrokerRequest], peer: Peer) -> Response:
         broker = _identity(request.header)
@@ -357,6 +378,12 @@ def _identity(
         id=header.broker_id,
         address=header.broker_addr,
     )
+
+
+def _fingerprint(request: Request[headers.RegisterBrokerRequest]) -> bytes:
+    # Not a check against forgery, only against meaning two things by the same bytes.
+    form = b"%d,%d," % (request.header.compressed, request.version < FULL_BODY_VERSION_MIN)
+    return blake2b(form + bytes(request.body), digest_size=16).digest()
 
 
 def _require_sound(broker: BrokerIdentity) -> None:

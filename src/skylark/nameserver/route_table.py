@@ -71,6 +71,7 @@ class Registration:
     ha_address: str | None
     data_version: DataVersion
     filter_servers: tuple[str, ...]
+    fingerprint: bytes  # Of the body that it came with.
     claims: dict[Owner, int] = field(default_factory=dict)  # Connection → last heard, monotonic ms.
 
 
@@ -120,6 +121,7 @@ class RouteTable:
         now_ms: int,
         ha_address: str | None = None,
         filter_servers: tuple[str, ...] = (),
+        fingerprint: bytes = b"",
     ) -> MasterAddress | None:
         """Take a broker in, or note that it lives; return where a replica finds its master."""
         self._require_room(broker, table)
@@ -149,10 +151,37 @@ class RouteTable:
             else:
                 self._disown(before)  # It was a replica and is the master, or the reverse.
         self._live[broker.address] = registration = Registration(
-            broker, ha_address, table.data_version, filter_servers, claims
+            broker, ha_address, table.data_version, filter_servers, fingerprint, claims
         )
         self._claim(registration, owner, now_ms)
         return None if broker.id == MASTER_ID else self._master_of(entry)
+
+    def repeat(
+        self,
+        broker: BrokerIdentity,
+        fingerprint: bytes,
+        *,
+        owner: Owner,
+        now_ms: int,
+        ha_address: str | None = None,
+    ) -> tuple[bool, MasterAddress | None]:
+        """Do what register() would, if it would change nothing; return whether that was so.
+
+        Brokers send all their topics with every heartbeat. Recognising them saves reading them.
+        """
+        known = self._live.get(broker.address)
+        if (
+            known is None
+            or known.fingerprint != fingerprint
+            or known.ha_address != ha_address
+            or known.broker != broker
+        ):
+            return False, None
+        entry = self._brokers.get(broker.name)
+        if entry is None or entry.addresses.get(broker.id) != broker.address:
+            return False, None
+        self._claim(known, owner, now_ms)
+        return True, None if broker.id == MASTER_ID else self._master_of(entry)
 
     def refresh(
         self, broker: BrokerIdentity, data_version: DataVersion, *, owner: Owner, now_ms: int

@@ -16,15 +16,12 @@ from typing import Final
 
 from ..errors import BrokerError, TransportError
 from ..model.route import ClusterInfo, TopicRoute
-from ..model.topic import TopicConfig
 from ..model.version import DataVersion
 from ..net.channel import Channels
 from ..protocol.bodies import (
     ClusterInfoBody,
     DataVersionBody,
     KVTable,
-    RegisterBrokerBody,
-    TopicConfigTable,
     TopicList,
     TopicRouteBody,
     body_crc32,
@@ -38,10 +35,14 @@ from ..protocol.headers import route as headers
 
 CALL_TIMEOUT_MS: Final = 3_000
 REGISTER_TIMEOUT_MS: Final = 6_000
+ROUTES_MAX: Final = 10_000
 
 
 class _Calls:
     """The requests that a name server answers; who is asked is the subclass's business."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, tuple[bytes, TopicRoute]] = {}
 
     async def _call(
         self, code: RequestCode, header: Header | None, body: bytes, timeout_ms: int
@@ -54,7 +55,16 @@ class _Calls:
         """Who serves a topic; BrokerError TOPIC_NOT_EXIST where nobody does."""
         header = headers.GetRouteInfoRequest(topic=topic)
         answer = await self._call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, b"", timeout_ms)
-        return TopicRouteBody.from_json(answer.body).route
+        body = bytes(answer.body)
+        # Asked for again and again, and nearly always the same: comparing is cheaper than reading.
+        known = self._routes.get(topic)
+        if known is not None and known[0] == body:
+            return known[1]
+        route = TopicRouteBody.from_json(body).route
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = (body, route)
+        return route
 
     async def get_cluster_info(self, *, timeout_ms: int = CALL_TIMEOUT_MS) -> ClusterInfo:
         """All clusters and brokers."""
@@ -176,6 +186,7 @@ class RemoteNameServer(_Calls):
     """One name server."""
 
     def __init__(self, channels: Channels, address: str) -> None:
+        super().__init__()
         self.address = address
         self._channels = channels
 
@@ -187,16 +198,15 @@ class RemoteNameServer(_Calls):
         broker_id: int,
         address: str,
         ha_address: str | None = None,
-        topics: Mapping[str, TopicConfig],
-        data_version: DataVersion,
-        filter_servers: tuple[str, ...] = (),
+        body: bytes,
         compressed: bool = False,
         oneway: bool = False,
         timeout_ms: int = REGISTER_TIMEOUT_MS,
     ) -> tuple[headers.RegisterBrokerResponse, Mapping[str, str] | None]:
-        """Say that a broker lives; return where its master is, and the order settings if any."""
-        content = RegisterBrokerBody(TopicConfigTable(topics, data_version), filter_servers)
-        body = content.to_compressed() if compressed else content.to_json()
+        """Say that a broker lives; return where its master is, and the order settings if any.
+
+        The body is a RegisterBrokerBody, encoded once for all name servers and heartbeats.
+        """
         header = headers.RegisterBrokerRequest(
             broker_name=broker_name,
             broker_addr=address,
@@ -270,6 +280,7 @@ class NameServers(_Calls):
     """Several name servers, of which any can answer."""
 
     def __init__(self, channels: Channels, addresses: Iterable[str], rng: random.Random) -> None:
+        super().__init__()
         self._channels = channels
         self._rng = rng
         self._servers: list[RemoteNameServer] = []

@@ -25,6 +25,7 @@ from ..net.channel import Channels
 from ..net.network import Network
 from ..net.switchboard import Switchboard
 from ..net.tasks import TaskScope
+from ..protocol.bodies import RegisterBrokerBody, TopicConfigTable
 from ..protocol.exchange import Peer
 from ..remote import REGISTER_TIMEOUT_MS, RemoteNameServer
 
@@ -63,7 +64,9 @@ class SimulatedBroker:
         self.period_ms = max(PERIOD_MS_MIN, min(period_ms, PERIOD_MS_MAX))
         self.force_register = force_register
         self.compressed = compressed
-        self.confirmed_ms: dict[str, int] = {}  # Name server → when it last took a registration.
+        self._body = self._encode()
+        # Name server → when the last registration was sent that it has taken.
+        self.confirmed_ms: dict[str, int] = {}
         self.master_address: str | None = None
         self._clock = clock
         self._rng = rng
@@ -112,6 +115,7 @@ class SimulatedBroker:
         """Create or change a topic, and make it known."""
         self.topics[topic.name] = topic
         self.data_version = self.data_version.next(self._clock.now_ms())
+        self._body = self._encode()
         await self.register()
 
     async def _keep(self, server: RemoteNameServer, due_ms: int) -> None:
@@ -136,9 +140,10 @@ class SimulatedBroker:
             self._lost[peer.address].set()
 
     async def _register(self, server: RemoteNameServer) -> bool:
+        sent_ms = self._clock.monotonic_ms()
         try:
             if not self.force_register and not await self._is_due(server):
-                self.confirmed_ms[server.address] = self._clock.monotonic_ms()
+                self.confirmed_ms[server.address] = sent_ms
                 return True
             answer, _ = await server.register_broker(
                 cluster=self.cluster,
@@ -146,16 +151,19 @@ class SimulatedBroker:
                 broker_id=self.broker_id,
                 address=self.address,
                 ha_address=self.ha_address,
-                topics=self.topics,
-                data_version=self.data_version,
+                body=self._body,
                 compressed=self.compressed,
                 timeout_ms=REGISTER_TIMEOUT_MS,
             )
         except (TransportError, BrokerError):
             return False
-        self.confirmed_ms[server.address] = self._clock.monotonic_ms()
+        self.confirmed_ms[server.address] = sent_ms
         self.master_address = answer.master_addr or self.master_address
         return True
+
+    def _encode(self) -> bytes:
+        body = RegisterBrokerBody(TopicConfigTable(dict(self.topics), self.data_version))
+        return body.to_compressed() if self.compressed else body.to_json()
 
     async def _is_due(self, server: RemoteNameServer) -> bool:
         changed, _ = await server.query_data_version(
