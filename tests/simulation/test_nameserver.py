@@ -63,6 +63,7 @@ class World:
     plan: FaultPlan
     make_routes: Callable[[], RouteTable] = RouteTable
     make_clock: Callable[[SimNode], Clock] = lambda node: node.clock
+    config: NameServerConfig = CONFIG
     tables: dict[str, RouteTable] = dataclasses.field(default_factory=dict)
     brokers: dict[str, SimulatedBroker] = dataclasses.field(default_factory=dict)
     caches: dict[str, RouteCache] = dataclasses.field(default_factory=dict)
@@ -87,7 +88,7 @@ class World:
         self.started_ms[node.name] = self.cluster.clock.monotonic_ms()
         assert node.files is not None
         server = NameServer(
-            CONFIG, clock=self.make_clock(node), network=node.network, files=node.files
+            self.config, clock=self.make_clock(node), network=node.network, files=node.files
         )
         server.routes = self.make_routes()
         async with server:
@@ -375,10 +376,11 @@ def world(
     *,
     make_routes: Callable[[], RouteTable] = RouteTable,
     make_clock: Callable[[SimNode], Clock] = lambda node: node.clock,
+    config: NameServerConfig = CONFIG,
 ) -> Iterator[World]:
     with SimCluster(seed, trace=Trace(keep=20_000)) as cluster:
-        made = World(cluster, draw_plan(seed) if plan is None else plan, make_routes, make_clock)
-        yield made
+        wanted = draw_plan(seed) if plan is None else plan
+        yield World(cluster, wanted, make_routes, make_clock, config)
 
 
 def run(made: World) -> World:
@@ -456,7 +458,59 @@ class WallClock:
         await self._clock.sleep_ms(duration_ms)
 
 
-def failure(made: World) -> str:
-    with pytest.raises(ExceptionGroup) as caught:
+NO_IDLE_CLOSING = CONFIG.replace(idle_timeout_ms=86_400_000)
+
+PLANTED = {
+    "the end of an old connection wipes the route": {"make_routes": OldConnectionsWipe},
+    "a late unregister wipes the route": {"make_routes": LateUnregisterWipes},
+    "expiry goes by the wall clock": {"make_routes": NothingForgiven, "make_clock": WallClock},
+    "nothing expires": {"make_routes": NothingExpires, "config": NO_IDLE_CLOSING},
+}
+
+
+@pytest.mark.parametrize(
+    ("bug", "seed", "found"),
+    [
+        ("the end of an old connection wipes the route", 4, "lost"),
+        ("the end of an old connection wipes the route", 23, "lost"),
+        ("a late unregister wipes the route", 2, "lost"),
+        ("a late unregister wipes the route", 4, "lost"),
+        ("expiry goes by the wall clock", 7, "lost"),
+        ("expiry goes by the wall clock", 0, "lost"),
+        ("nothing expires", 0, "still knows"),
+        ("nothing expires", 1, "still knows"),
+    ],
+)
+def test_a_planted_bug_is_found(bug: str, seed: int, found: str) -> None:
+    with world(seed, **PLANTED[bug]) as made, pytest.raises(ExceptionGroup) as caught:
         run(made)
-    return str(caught.value.exceptions[0])
+    assert found in str(caught.value.exceptions[0])
+
+
+# Named cases, each with its own plan: what went wrong once in RocketMQ, or would be worst.
+
+TOTAL_OUTAGE = "600000 900000 kill ns-1 - 0\n600000 900000 kill ns-2 - 0"
+QUICK_RETURNS = "\n".join(f"{600_000 + 7_000 * i} 3000 crash b-{i} - 0" for i in range(10))
+RECONNECT_STORM = "\n".join(f"{600_000 + 5_000 * i} 1 reset_storm ns-1,ns-2 - 0" for i in range(60))
+YEARS_AHEAD = (
+    "600000 600000 clock_jump ns-1 - 757382400000\n30000 900000 clock_jump b-0 - 757382400000"
+)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(TOTAL_OUTAGE, id="all name servers are gone for a quarter of an hour"),
+        pytest.param(QUICK_RETURNS, id="brokers lose power and are back before anyone notices"),
+        pytest.param(RECONNECT_STORM, id="connections are reset again and again"),
+        pytest.param(YEARS_AHEAD, id="a clock is 24 years ahead"),
+        pytest.param(
+            str(FaultPlan(tuple(_hasty_restart("b-2", 612_000)))),
+            id="a goodbye arrives after the successor has registered",
+        ),
+    ],
+)
+def test_routes_survive(plan: str) -> None:
+    with world(1, FaultPlan.parse(plan)) as made:
+        run(made)
+        assert made.calm_samples > made.samples // 2
