@@ -1,0 +1,88 @@
+"""connect: the front door of the client."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..clock import Clock
+from ..errors import ConfigError
+from ..net import AsyncioNetwork, Network, client_context
+from .addresses import AddressList, find_addresses
+from .config import ClientConfig
+from .facade import Client
+from .hooks import RpcHook
+from .session import Session
+
+# Nothing is sent there: a datagram socket that is only connected shows which address we would use.
+_ANYWHERE = "192.0.2.1"
+
+
+def connect(
+    namesrv_addr: str | None = None,
+    *,
+    tls: ssl.SSLContext | bool = False,
+    network: Network | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    env: Mapping[str, str] | None = None,
+    hooks: Iterable[RpcHook] = (),
+    **settings: Any,
+) -> Client:
+    """Return a client for the cluster of some name servers: `async with connect(...) as mq`.
+
+    Without addresses they come from the property rocketmq.namesrv.addr, the variable NAMESRV_ADDR,
+    or the address service. Settings are those of ClientConfig. tls=True encrypts and trusts any
+    certificate, as RocketMQ's clients do by default; give a context to check certificates.
+    """
+    known = set(ClientConfig.__dataclass_fields__) - {"namesrv_addr", "tls"}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"connect has no setting {name!r}; it knows {', '.join(sorted(known))}"
+            )
+    if settings.get("client_ip") is None and (
+        network is None or isinstance(network, AsyncioNetwork)
+    ):
+        found = find_addresses(code=namesrv_addr, properties=settings.get("properties"), env=env)
+        settings["client_ip"] = local_ip(found[1])
+    context = tls if isinstance(tls, ssl.SSLContext) else client_context() if tls else None
+    config = ClientConfig(namesrv_addr=namesrv_addr, tls=context, **settings)
+    kept_hooks = tuple(hooks)
+
+    def make_session() -> Session:
+        return Session(config, network=network, clock=clock, rng=rng, env=env, hooks=kept_hooks)
+
+    return Client(make_session)
+
+
+def local_ip(name_servers: AddressList) -> str:
+    """Our address as name servers would see it; a guess where that cannot be known."""
+    for address in name_servers.addresses:
+        if _is_ip(address.host):
+            found = _facing(address.host)
+            if found is not None:
+                return found
+    return _facing(_ANYWHERE) or "127.0.0.1"
+
+
+def _facing(host: str) -> str | None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
