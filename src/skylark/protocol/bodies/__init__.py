@@ -1,27 +1,11 @@
-"""Typed JSON bodies: what requests and responses carry beside their headers.
+"""Typed JSON bodies: what requests and responses carry beside their headers."""
 
-Those of the name server are imported at once, the others when they are first asked for: making so
-many dataclasses takes a good part of the time in which a name server should be up.
-"""
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from .body import Body as Body
-from .registration import RegisterBrokerBody as RegisterBrokerBody
-from .registration import body_crc32 as body_crc32
-from .routes import ClusterInfoBody as ClusterInfoBody
-from .routes import TopicRouteBody as TopicRouteBody
-from .routes import wants_standard_json as wants_standard_json
-from .settings import KVConfigTable as KVConfigTable
-from .settings import KVTable as KVTable
-from .settings import format_properties as format_properties
-from .settings import parse_properties as parse_properties
-from .topics import DataVersionBody as DataVersionBody
-from .topics import TopicConfigTable as TopicConfigTable
-from .topics import TopicList as TopicList
+from ...lazy import front_door
 
 if TYPE_CHECKING:
+    from .body import Body as Body
     from .connections import ClientConnection as ClientConnection
     from .connections import ConsumerConnectionBody as ConsumerConnectionBody
     from .connections import ProducerConnectionBody as ProducerConnectionBody
@@ -43,11 +27,20 @@ if TYPE_CHECKING:
     from .offsets import ResetOffsetBody as ResetOffsetBody
     from .offsets import topic_and_group_of as topic_and_group_of
     from .offsets import topic_at_group as topic_at_group
+    from .registration import RegisterBrokerBody as RegisterBrokerBody
+    from .registration import body_crc32 as body_crc32
+    from .routes import ClusterInfoBody as ClusterInfoBody
+    from .routes import TopicRouteBody as TopicRouteBody
+    from .routes import wants_standard_json as wants_standard_json
     from .running import ConsumeMessageDirectlyResult as ConsumeMessageDirectlyResult
     from .running import ConsumeResult as ConsumeResult
     from .running import ConsumerRunningInfo as ConsumerRunningInfo
     from .running import ConsumeStatus as ConsumeStatus
     from .running import ProcessQueueInfo as ProcessQueueInfo
+    from .settings import KVConfigTable as KVConfigTable
+    from .settings import KVTable as KVTable
+    from .settings import format_properties as format_properties
+    from .settings import parse_properties as parse_properties
     from .stats import BrokerConsumeStatsBody as BrokerConsumeStatsBody
     from .stats import BrokerStatsDataBody as BrokerStatsDataBody
     from .stats import BrokerStatsItem as BrokerStatsItem
@@ -60,72 +53,85 @@ if TYPE_CHECKING:
     from .subscriptions import GroupList as GroupList
     from .subscriptions import SubscriptionGroupConfigBody as SubscriptionGroupConfigBody
     from .subscriptions import SubscriptionGroupTable as SubscriptionGroupTable
-
-_LATER = {
-    "connections": (
-        "ClientConnection",
-        "ConsumerConnectionBody",
-        "ProducerConnectionBody",
-        "ProducerInfo",
-        "ProducerTableBody",
-    ),
-    "consume_queue": (
-        "ConsumeQueueData",
-        "QueryConsumeQueueBody",
-    ),
-    "heartbeat": (
-        "CheckClientConfigBody",
-        "ConsumerData",
-        "ConsumerList",
-        "HeartbeatData",
-        "LockBatchRequestBody",
-        "LockBatchResponseBody",
-    ),
-    "offsets": (
-        "ConsumerOffsetTable",
-        "ConsumerStatusBody",
-        "CorrectionOffsetBody",
-        "DelayOffsetTable",
-        "OffsetMovedEvent",
-        "ResetOffsetBody",
-        "topic_and_group_of",
-        "topic_at_group",
-    ),
-    "running": (
-        "ConsumeMessageDirectlyResult",
-        "ConsumeResult",
-        "ConsumerRunningInfo",
-        "ConsumeStatus",
-        "ProcessQueueInfo",
-    ),
-    "stats": (
-        "BrokerConsumeStatsBody",
-        "BrokerStatsDataBody",
-        "BrokerStatsItem",
-        "ConsumeOffset",
-        "ConsumeStatsBody",
-        "QueryConsumeTimeSpanBody",
-        "QueueTimeSpan",
-        "TopicOffset",
-        "TopicStatsBody",
-    ),
-    "subscriptions": (
-        "GroupList",
-        "SubscriptionGroupConfigBody",
-        "SubscriptionGroupTable",
-    ),
-}
-_HOMES = {name: module for module, names in _LATER.items() for name in names}
-
-if not TYPE_CHECKING:  # Seen by mypy, it would make every misspelled name a valid one.
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    from .topics import DataVersionBody as DataVersionBody
+    from .topics import TopicConfigTable as TopicConfigTable
+    from .topics import TopicList as TopicList
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "body": ("Body",),
+            "connections": (
+                "ClientConnection",
+                "ConsumerConnectionBody",
+                "ProducerConnectionBody",
+                "ProducerInfo",
+                "ProducerTableBody",
+            ),
+            "consume_queue": (
+                "ConsumeQueueData",
+                "QueryConsumeQueueBody",
+            ),
+            "heartbeat": (
+                "CheckClientConfigBody",
+                "ConsumerData",
+                "ConsumerList",
+                "HeartbeatData",
+                "LockBatchRequestBody",
+                "LockBatchResponseBody",
+            ),
+            "offsets": (
+                "ConsumerOffsetTable",
+                "ConsumerStatusBody",
+                "CorrectionOffsetBody",
+                "DelayOffsetTable",
+                "OffsetMovedEvent",
+                "ResetOffsetBody",
+                "topic_and_group_of",
+                "topic_at_group",
+            ),
+            "registration": (
+                "RegisterBrokerBody",
+                "body_crc32",
+            ),
+            "routes": (
+                "ClusterInfoBody",
+                "TopicRouteBody",
+                "wants_standard_json",
+            ),
+            "running": (
+                "ConsumeMessageDirectlyResult",
+                "ConsumeResult",
+                "ConsumeStatus",
+                "ConsumerRunningInfo",
+                "ProcessQueueInfo",
+            ),
+            "settings": (
+                "KVConfigTable",
+                "KVTable",
+                "format_properties",
+                "parse_properties",
+            ),
+            "stats": (
+                "BrokerConsumeStatsBody",
+                "BrokerStatsDataBody",
+                "BrokerStatsItem",
+                "ConsumeOffset",
+                "ConsumeStatsBody",
+                "QueryConsumeTimeSpanBody",
+                "QueueTimeSpan",
+                "TopicOffset",
+                "TopicStatsBody",
+            ),
+            "subscriptions": (
+                "GroupList",
+                "SubscriptionGroupConfigBody",
+                "SubscriptionGroupTable",
+            ),
+            "topics": (
+                "DataVersionBody",
+                "TopicConfigTable",
+                "TopicList",
+            ),
+        },
+    )
