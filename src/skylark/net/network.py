@@ -7,6 +7,7 @@ app: AsyncioNetwork gives real sockets, skylark.testing's SimNetwork a simulated
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -56,7 +57,14 @@ class AsyncioNetwork:
     """Real TCP sockets on the running loop."""
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Server:
-        server = await asyncio.get_running_loop().create_server(
+        loop = asyncio.get_running_loop()
+        if not host and not port:
+            # Left to itself, each address family would pick a port of its own.
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            sock = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+            return _AsyncioServer(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+        server = await loop.create_server(
             factory, host or None, port, backlog=BACKLOG, reuse_address=True
         )
         return _AsyncioServer(server)
