@@ -36,7 +36,7 @@ LAYERS = {
 WIDER = {
     "__main__.py": {"cli"},
     "sync.py": {"client"},
-    "__init__.py": {"client"},
+    "__init__.py": {"client", "remote"},
     "nameserver/app.py": {"net"},
     "nameserver/address_service.py": {"net"},
     "broker/app.py": {"net"},

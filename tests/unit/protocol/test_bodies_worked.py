@@ -299,7 +299,8 @@ def test_every_body_has_its_example() -> None:
 
 
 def test_the_front_door_has_every_body_of_the_rooms_behind_it() -> None:
-    for module in pkgutil.iter_modules(bodies.__path__):
+    rooms = [room for room in pkgutil.iter_modules(bodies.__path__) if room.name != "body"]
+    for module in rooms:
         room = import_module(f"skylark.protocol.bodies.{module.name}")
         for name, kind in vars(room).items():
             if isinstance(kind, type) and kind.__module__ == room.__name__ and name[0] != "_":
