@@ -28,7 +28,9 @@ class Certificates:
 
     def __init__(self, config: NetConfig) -> None:
         self._config = config
-        self._stamp = self._read_stamp()
+        self._stamp = (
+            self._read_stamp()
+        )  # Before loading: a file that changes meanwhile is read again.
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
@@ -47,14 +49,8 @@ class Certificates:
         config = self._config
         return [p for p in (config.tls_cert_path, config.tls_key_path, config.tls_trust_path) if p]
 
-    def _read_stamp(self) -> tuple[tuple[int, int, int], ...]:
-        try:
-            stats = [os.stat(path) for path in self._paths()]
-        except OSError as error:
-            raise ConfigError(
-                f"TLS file {error.filename}: {error.strerror}; check tlsCertPath"
-            ) from None
-        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+    def _read_stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp_of(path) for path in self._paths())
 
     def _load(self) -> ssl.SSLContext:
         config = self._config
@@ -62,7 +58,8 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
-            context.load_cert_chain(config.tls_cert_path, config.tls_key_path)
+            # A password, if only an empty one: OpenSSL would ask for it on the terminal.
+            context.load_cert_chain(config.tls_cert_path, config.tls_key_path, password="")
             if config.tls_client_auth != ClientAuth.NONE:
                 context.load_verify_locations(config.tls_trust_path)
                 required = config.tls_client_auth == ClientAuth.REQUIRE
@@ -72,6 +69,14 @@ class Certificates:
                 f"TLS files {', '.join(self._paths())} cannot be used: {error}"
             ) from None
         return context
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None  # Loading it says what is wrong.
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def client_context(trust_path: str = "", cert_path: str = "", key_path: str = "") -> ssl.SSLContext:
@@ -85,7 +90,7 @@ def client_context(trust_path: str = "", cert_path: str = "", key_path: str = ""
         else:
             context.verify_mode = ssl.CERT_NONE
         if cert_path:
-            context.load_cert_chain(cert_path, key_path or None)
+            context.load_cert_chain(cert_path, key_path or None, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"TLS files of the client cannot be used: {error}") from None
     return context
