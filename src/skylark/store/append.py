@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidRecord
 from ..model.message import Property
+from ..protocol.crc import crc32
 from ..protocol.hashes import key_hash
 from ..protocol.record import (
     BLANK_SIZE_MIN,
@@ -461,6 +462,27 @@ def put_index(index: IndexCursor, hash_value: int, physical_offset: int, stored_
     )
 
 
+def restore_slots(buffer: memoryview, slot_count: int, index_count: int) -> tuple[int, int]:
+    """Make an index file's slots again from its entries below a number.
+
+    Return how many are in use, and the physical offset of the last entry. The number of slots is
+    -1, and nothing is written, where an entry does not name the one before it in its slot.
+    """
+    entries_at = INDEX_HEADER_BYTES + 4 * slot_count
+    entries = buffer[entries_at + ENTRY_BYTES : entries_at + ENTRY_BYTES * index_count]
+    slots = [0] * slot_count
+    used, physical_offset = 0, -1
+    for number, entry in enumerate(_INDEX_ENTRY.iter_unpack(entries), 1):
+        hash_value, physical_offset, _, previous = entry
+        slot = hash_value % slot_count
+        if hash_value < 0 or previous != slots[slot]:
+            return -1, -1
+        used += previous == 0
+        slots[slot] = number
+    struct.pack_into(f">{slot_count}i", buffer, INDEX_HEADER_BYTES, *slots)
+    return used, physical_offset
+
+
 class GatherLimits(NamedTuple):
     """How much one read may return; far behind the end, where records come from the disk, less."""
 
@@ -605,13 +627,15 @@ PURE: dict[str, Any] = {
     "dispatch_records": dispatch_records,
     "gather": gather,
     "scan_records": scan_records,
+    "restore_slots": restore_slots,
 }
 COMPILED: dict[str, Any] = {}
 
 with contextlib.suppress(ImportError):
-    from . import _append  # type: ignore[attr-defined, unused-ignore]
+    from . import _append
 
+    # The twin hands odd input back to the functions above, so that both say the same about it.
+    _append.bind(PutResult, Arrival, Gathered, PutStatus.PUT_OK, tuple(Stop), crc32, PURE)
     COMPILED = {name: getattr(_append, name) for name in PURE}
-    _append.bind(PutResult, Arrival, Gathered, PutStatus.PUT_OK, Stop)
     if os.environ.get("SKYLARK_PURE") != "1":
         globals().update(COMPILED)

@@ -139,6 +139,11 @@ class Checkpoint:
         """The physical offset below which the log was on the disk, as far as is known."""
         return max(0 if self.marks is None else self.marks.log_flushed, self.flushed_hint)
 
+    @property
+    def queues_flushed(self) -> int:
+        """The physical offset below which every queue was on the disk, as far as is known."""
+        return 0 if self.marks is None else self.marks.queues_flushed
+
     def open_for_writing(self) -> None:
         """Make the file if need be, and map it."""
         exists = self._files.exists(self._path)

@@ -112,7 +112,9 @@ class CommitLog:
         Without that, a later crash could bring records back to life that were given up here.
         """
         assert flushed <= end
-        self.mapped.remove_after(end)
+        # The first file stays even if nothing is left in it: its name is what keeps offsets from
+        # beginning at 0 again.
+        self.mapped.remove_after(max(end, self.mapped.start + 1))
         file = self.mapped.at(end)
         if file is not None:
             at = end - file.start
@@ -366,10 +368,10 @@ class CommitLog:
 
     # Retention.
 
-    def remove_first(self) -> MappedFile:
-        """Delete the oldest file; views of it stay readable."""
+    def detach_first(self) -> MappedFile:
+        """Forget the oldest file, which the caller then deletes; views of it stay readable."""
         assert len(self.mapped) > 1
-        file = self.mapped.remove_first()
+        file = self.mapped.detach_first()
         self._refresh_buffers()
         return file
 

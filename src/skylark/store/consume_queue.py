@@ -342,7 +342,7 @@ class ConsumeQueue:
             last, size, _ = ENTRY.unpack_from(file.buffer, file.size_bytes - ENTRY_BYTES)
             if last >= log_start and size != FILLER_SIZE:
                 break
-            self.mapped.remove_first()
+            self.mapped.detach_first().remove()
             self.min_at = max(self.min_at, self.mapped.start)
             count += 1
         if count:

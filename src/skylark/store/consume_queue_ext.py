@@ -162,7 +162,7 @@ class ConsumeQueueExt:
         count = 0
         offset = address - _ADDRESS_BASE
         while len(self.mapped) > 1 and self.mapped.files[0].end <= offset:
-            self.mapped.remove_first()
+            self.mapped.detach_first().remove()
             count += 1
         return count
 

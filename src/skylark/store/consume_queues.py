@@ -94,7 +94,10 @@ class ConsumeQueues:
                     raise StoreDamaged(
                         queue.mapped.directory, queue.cursor.write_at, "does not fit the log", ""
                     )
-                queue.update_min(self._log.start)
+                if self._writable:
+                    queue.remove_before(self._log.start)  # Retention passes closed queues by.
+                else:
+                    queue.update_min(self._log.start)
             except (StoreDamaged, StoreUnreadable) as error:
                 if not self._writable:
                     raise

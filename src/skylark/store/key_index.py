@@ -105,6 +105,7 @@ class KeyIndex:
         self.cursor: IndexCursor = append.IndexCursor(slot_count)
         # A full file is flushed and noted in the checkpoint by whoever flushes next.
         self.full_unsynced: list[MappedFile] = []
+        self._has_unsynced_names = False
 
     def load(self) -> None:
         """Find the files; foreign names are passed over, as RocketMQ does."""
@@ -200,6 +201,7 @@ class KeyIndex:
         path = os.path.join(self._directory, f"{number:0{_NAME_DIGITS}d}")
         self._files.make_directory(self._directory)
         self._files.create(path, self.file_bytes, reserve=False)
+        self._has_unsynced_names = True
         before, cursor = self.cursor, append.IndexCursor(self._slot_count)
         if self.index_files:
             self.full_unsynced.append(self.index_files[-1])
@@ -246,7 +248,9 @@ class KeyIndex:
         above = min(header.index_count, self._entry_max)
         while 0 < number < above:
             entry = _ENTRY.unpack_from(buffer, self._entries_at + number * _ENTRY_BYTES)
-            yield entry, header.begin_ms + entry[2] * 1000
+            # The first entry's seconds count from the end of the file before: RocketMQ takes the
+            # new begin only afterwards. Its store time is the begin itself.
+            yield entry, header.begin_ms + (entry[2] * 1000 if number > 1 else 0)
             above, number = number, entry[3]  # Chains lead to older entries only: no loop.
 
     # Flush and recovery.
@@ -269,6 +273,11 @@ class KeyIndex:
         """The regions that may have entries not on the disk."""
         files = [*self.full_unsynced, *self.index_files[-1:]]
         return [file.region for file in files if self.header(file).index_count > 1]
+
+    def take_unsynced_directory(self) -> list[str]:
+        """The directory, if a new name in it is not durable yet; it counts as synced then."""
+        had, self._has_unsynced_names = self._has_unsynced_names, False
+        return [self._directory] if had else []
 
     def restore(self, mark: IndexMark | None, full_until_ms: int) -> None:
         """After a crash, keep what is on the disk for sure.
@@ -297,24 +306,11 @@ class KeyIndex:
             return False
         buffer = file.buffer
         begin_ms, _, begin_physical, *_ = _HEADER.unpack_from(buffer, 0)
-        slots = [0] * self._slot_count
-        used = 0
-        entries = buffer[
-            self._entries_at + _ENTRY_BYTES : self._entries_at + _ENTRY_BYTES * mark.index_count
-        ]
-        physical_offset = -1
-        for number, entry in enumerate(_ENTRY.iter_unpack(entries), 1):
-            hash_value, physical_offset, _, previous = entry
-            slot = hash_value % self._slot_count
-            if hash_value < 0 or previous != slots[slot]:
-                return False
-            used += previous == 0
-            slots[slot] = number
-        if physical_offset != mark.end_physical:
-            return False
         region = file.region
         region.reserve(self._entries_at + _ENTRY_BYTES * mark.index_count)
-        struct.pack_into(f">{self._slot_count}i", buffer, INDEX_HEADER_BYTES, *slots)
+        used, end_physical = append.restore_slots(buffer, self._slot_count, mark.index_count)
+        if used < 0 or end_physical != mark.end_physical:
+            return False
         region.zero(self._entries_at + _ENTRY_BYTES * mark.index_count, self.file_bytes)
         _HEADER.pack_into(
             buffer, 0, begin_ms, mark.end_ms, begin_physical, mark.end_physical, used,

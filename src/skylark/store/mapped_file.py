@@ -165,6 +165,7 @@ class MappedFileQueue:
         self.directory = directory
         self.file_bytes = file_bytes
         self.files: list[MappedFile] = []
+        self._has_unsynced_names = False
 
     def __len__(self) -> int:
         return len(self.files)
@@ -229,13 +230,19 @@ class MappedFileQueue:
         file = self._file(start)
         if not self._files.exists(file.path):
             self._files.create(file.path, self.file_bytes, reserve=reserve)
+            self._has_unsynced_names |= not reserve
         self.files.append(file)
         return file
 
-    def remove_first(self) -> MappedFile:
-        """Delete the oldest file."""
+    def take_unsynced_directory(self) -> list[str]:
+        """The directory, if a new name in it is not durable yet; it counts as synced then."""
+        had, self._has_unsynced_names = self._has_unsynced_names, False
+        return [self.directory] if had else []
+
+    def detach_first(self) -> MappedFile:
+        """Forget the oldest file, which the caller then deletes."""
         file = self.files.pop(0)
-        file.remove()
+        file.close()
         return file
 
     def remove_after(self, offset: int) -> int:

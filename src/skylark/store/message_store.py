@@ -143,6 +143,9 @@ class FlushWork:
     regions: list[Region]
     log_end: int
     log_ms: int
+    # Directories in which files were made, and how to sync them.
+    directories: list[str] = field(default_factory=list)
+    sync_directory: Callable[[str], None] | None = None
     save: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
 
@@ -150,6 +153,9 @@ class FlushWork:
         """Sync everything, then write the checkpoint that says so."""
         for region in self.regions:
             region.sync()
+        for directory in self.directories:
+            assert self.sync_directory is not None
+            self.sync_directory(directory)
         if self.save is not None:
             self.save()
         if self.prepare is not None:
@@ -193,11 +199,14 @@ class MessageStore:
         self.failure: StoreError | None = None  # Why the store stopped writing for good.
         self.is_disk_full = False  # Set and cleared by retention, and by an append without room.
         self.is_replica = False
+        self.wants_checkpoint = False  # Retention waits for one; a flusher should not take long.
         # Called after every append, so that a flusher knows there is something to do.
         self.on_append: Callable[[], None] | None = None
         self._last_stored_ms = 0
         self._flushed_ms = 0
         self._distance = config.memory_distance_bytes
+        # Queue flushes under way: their queues count as clean and are not durable yet.
+        self._under_way: list[FlushWork] = []
 
     # Life.
 
@@ -475,31 +484,47 @@ class MessageStore:
 
     def begin_queue_flush(self, *, thorough: bool, is_final: bool = False) -> FlushWork:
         """The work that makes queues durable: the busy ones, or all with a new checkpoint."""
+        # A queue may not be more durable than the log, so the log goes first; and with a commit
+        # more may become visible, so it goes before anyone asks which queues are dirty.
+        log_work = self.begin_flush() if thorough else None
         least = 0 if thorough else self.config.flush_consume_queue_least_pages * _PAGE_BYTES
         regions: list[Region] = []
+        directories: list[str] = []
         kept = []
         for cursor in self.queues.dirty:
             assert cursor.owner is not None
             if cursor.write_at - cursor.dirty_from >= least:
                 regions += cursor.owner.dirty_regions()
+                directories += cursor.owner.mapped.take_unsynced_directory()
             else:
                 kept.append(cursor)
         self.queues.dirty[:] = kept
-        work = FlushWork(regions, self.log.flushed, self._flushed_ms)
-        if thorough:
-            # A queue may not be more durable than the log: the log goes first.
-            log_work = self.begin_flush()
+        work = FlushWork(
+            regions,
+            self.log.flushed,
+            self._flushed_ms,
+            directories,
+            self.files.sync_directory,
+        )
+        if log_work is not None:
+            self.wants_checkpoint = False
             for ext in self.queues.opened_exts():
                 regions += ext.dirty_regions()
+                directories += ext.mapped.take_unsynced_directory()
             full = []
             if self.index is not None:
                 regions += self.index.dirty_regions()
+                directories += self.index.take_unsynced_directory()
                 full, self.index.full_unsynced = self.index.full_unsynced, []
             work.regions = [*log_work.regions, *regions]
             work.log_end, work.log_ms = log_work.log_end, log_work.log_ms
             times, marks = self._checkpoint_now(work, is_final, [f.start for f in full])
             work.save = lambda: self.checkpoint.save(times, marks)
             work.prepare = None if is_final else log_work.prepare
+            for other in self._under_way:
+                work.regions += other.regions
+                work.directories += other.directories
+        self._under_way.append(work)
         return work
 
     def _checkpoint_now(
@@ -528,6 +553,7 @@ class MessageStore:
 
     def end_queue_flush(self, work: FlushWork) -> None:
         """Take note of a queue flush that succeeded."""
+        self._under_way = [other for other in self._under_way if other is not work]
         if work.save is not None:
             self.end_flush(work)
 

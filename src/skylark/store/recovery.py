@@ -113,6 +113,13 @@ def make_plan(store: MessageStore, was_clean: bool, report: RecoveryReport) -> R
     log, index, marks = store.log, store.index, store.checkpoint.marks
     files = log.mapped.files
     if not files:
+        if store.checkpoint.log_flushed or store.queues.names:
+            raise StoreDamaged(
+                store.config.commit_log_directory,
+                0,
+                "the commit log is gone, its queues are not",
+                "restore it; or to begin anew, delete consumequeue, index and checkpoint as well",
+            )
         return _everything(store)
     lacking = _what_is_missing(store)
     if lacking is not None:
@@ -156,7 +163,7 @@ def _what_is_missing(store: MessageStore) -> str | None:
     if marks is not None and found < marks.queue_count:
         return f"{marks.queue_count - found} of {marks.queue_count} consume queues are missing"
     if marks is None and not found:
-        return "there are no consume queues"
+        return "there are no consume queues yet"
     if index is not None:
         names = {file.start for file in index.index_files}
         if marks is not None and marks.index.name and marks.index.name not in names:

@@ -4,7 +4,9 @@ It behaves as OsFiles does until crash() is called, which returns the disk as a 
 left it. The model is at least as unkind as a journalling file system:
 
 - A page that was written since the file's last sync holds, after the crash, any of the contents it
-  had since then, the synced one included; every page chooses for itself. A torn page is a mix.
+  had since then, the synced one included; every page chooses for itself. A torn page is a mix of
+  two of them, cut between sectors: a disk writes a sector of 512 bytes whole or not at all. With
+  pages of one sector, the default, every mix of sectors is among the states.
 - A creation, removal or rename that was not followed by sync_directory may be undone. Within one
   directory the operations survive in order, so what remains is a prefix.
 - A file that was created and never synced may come back empty.
@@ -63,6 +65,44 @@ class _Fault:
     times: int | None  # None: for ever.
 
 
+SECTOR_BYTES = 512  # What a disk writes whole or not at all.
+
+# How a crash decides: of a page (inode, page number) which of its contents is found afterwards, and
+# of a directory how many of its unsynced changes survive.
+_PageChoice = Callable[[tuple[int, int], list[bytes]], bytes]
+_NameChoice = Callable[[str, int], int]
+
+
+def _newest(_: tuple[int, int], versions: list[bytes]) -> bytes:
+    return versions[-1]
+
+
+def _oldest(_: tuple[int, int], versions: list[bytes]) -> bytes:
+    return versions[0]
+
+
+def _lose(lost: tuple[int, int]) -> _PageChoice:
+    return lambda key, versions: versions[0] if key == lost else versions[-1]
+
+
+def _tear(torn: tuple[int, int], at: int) -> _PageChoice:
+    return lambda key, versions: (
+        versions[-1][:at] + versions[0][at:] if key == torn else versions[-1]
+    )
+
+
+def _all_names(_: str, count: int) -> int:
+    return count
+
+
+def _no_names(_: str, count: int) -> int:
+    return 0
+
+
+def _keep_names(directory: str, kept: int) -> _NameChoice:
+    return lambda where, count: kept if where == directory else count
+
+
 class SimRegion:
     """A mapped file of a SimFiles."""
 
@@ -116,6 +156,7 @@ class SimFiles:
         map_limit: int = 1024,
         recording: bool = False,
     ) -> None:
+        assert page_bytes % SECTOR_BYTES == 0
         self.page_bytes = page_bytes
         self.capacity_bytes = capacity_bytes
         self.foreign_bytes = 0  # Space taken by others; tests move it to fill the disk.
@@ -439,17 +480,18 @@ class SimFiles:
 
     def copy(self) -> SimFiles:
         """The same disk after a clean power-down: everything arrived, no process has it open."""
-        return self._after_crash(lambda _, versions: versions[-1], lambda _, count: count, False)
+        self.observe()
+        return self._after_crash(_newest, _all_names, False)
 
     def crash(self, rng: random.Random) -> SimFiles:
         """The disk after a power cut now, every choice drawn from rng."""
 
-        def page(number: int, versions: list[bytes]) -> bytes:
-            chosen = rng.choice(versions)
-            if rng.random() < 0.1:
-                other, cut = rng.choice(versions), rng.randrange(len(chosen) + 1)
-                return chosen[:cut] + other[cut:]
-            return chosen
+        self.observe()
+
+        def page(_: tuple[int, int], versions: list[bytes]) -> bytes:
+            chosen, other = rng.choice(versions), rng.choice(versions)
+            cut = rng.randrange(0, self.page_bytes + SECTOR_BYTES, SECTOR_BYTES)
+            return chosen[:cut] + other[cut:] if rng.random() < 0.2 else chosen
 
         return self._after_crash(page, lambda _, count: rng.randint(0, count), rng.random() < 0.5)
 
@@ -463,55 +505,24 @@ class SimFiles:
         """What a power cut now could leave: each state with a name that says how it came about."""
         self.observe()
 
-        def newest(_: tuple[int, int], versions: list[bytes]) -> bytes:
-            return versions[-1]
-
-        def everything(_: str, count: int) -> int:
-            return count
-
-        yield "all persisted", self._after_crash_keyed(newest, everything, False)
-        yield (
-            "all unsynced lost",
-            self._after_crash_keyed(lambda _, versions: versions[0], lambda _, count: 0, True),
-        )
-        yield (
-            "pages lost, names kept",
-            self._after_crash_keyed(lambda _, versions: versions[0], everything, False),
-        )
+        yield "all persisted", self._after_crash(_newest, _all_names, False)
+        yield "all unsynced lost", self._after_crash(_oldest, _no_names, True)
+        yield "pages lost, names kept", self._after_crash(_oldest, _all_names, False)
         dirty = [(i.number, page) for i in self._inodes.values() for page in i.pending]
         for lost in dirty:
-            yield (
-                f"page {lost} lost",
-                self._after_crash_keyed(
-                    lambda key, versions, lost=lost: versions[0] if key == lost else versions[-1],
-                    everything,
-                    False,
-                ),
-            )
+            yield f"page {lost} lost", self._after_crash(_lose(lost), _all_names, False)
         for torn in dirty:
-            for cut in range(1, tears + 1):
-                at = cut * self.page_bytes // (tears + 1)
+            cuts = range(SECTOR_BYTES, self.page_bytes, SECTOR_BYTES)
+            for at in cuts[:: -(-len(cuts) // tears) or 1]:
                 yield (
                     f"page {torn} torn at {at}",
-                    self._after_crash_keyed(
-                        lambda key, versions, torn=torn, at=at: (
-                            versions[-1][:at] + versions[0][at:] if key == torn else versions[-1]
-                        ),
-                        everything,
-                        False,
-                    ),
+                    self._after_crash(_tear(torn, at), _all_names, False),
                 )
         for directory, pending in self._pending_names.items():
             for kept in range(len(pending)):
                 yield (
                     f"names of {directory} after {kept} lost",
-                    self._after_crash_keyed(
-                        newest,
-                        lambda d, count, directory=directory, kept=kept: (
-                            kept if d == directory else count
-                        ),
-                        False,
-                    ),
+                    self._after_crash(_newest, _keep_names(directory, kept), False),
                 )
         rng = random.Random(seed)
         for number in range(subsets):
@@ -519,19 +530,8 @@ class SimFiles:
 
     def _after_crash(
         self,
-        page_of: Callable[[int, list[bytes]], bytes],
-        names_kept: Callable[[str, int], int],
-        lengths_lost: bool,
-    ) -> SimFiles:
-        self.observe()
-        return self._after_crash_keyed(
-            lambda key, versions: page_of(key[1], versions), names_kept, lengths_lost
-        )
-
-    def _after_crash_keyed(
-        self,
-        page_of: Callable[[tuple[int, int], list[bytes]], bytes],
-        names_kept: Callable[[str, int], int],
+        page_of: _PageChoice,
+        names_kept: _NameChoice,
         lengths_lost: bool,
     ) -> SimFiles:
         after = SimFiles(

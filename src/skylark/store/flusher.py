@@ -1,0 +1,230 @@
+"""Flusher: group commit or interval; wait_flushed(offset).
+
+One thread syncs, so that the loop never waits for a disk. While it is at it, appends go on, and all
+that arrived in the meantime is the next flush: with 64 senders waiting, one fdatasync serves them
+all. There is no pause between flushes; the disk sets the pace.
+
+    mode          commit log                                    queues
+    SYNC_FLUSH    as soon as something is appended              every second those with 2 dirty
+    ASYNC_FLUSH   every 500 ms, if 4 pages are dirty or 10 s    pages; every 60 s all of them, with
+                  have passed                                   the index and a new checkpoint
+
+The first error ends the store as a writer: every waiter is told, nothing is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from ..clock import Clock
+from ..errors import StoreClosed, StoreError
+from .message_store import FlushWork, MessageStore
+
+logger = logging.getLogger(__name__)
+
+_PAGE_BYTES = 4096
+
+
+class FlushFigures(NamedTuple):
+    """What an operator wants to know of the flusher."""
+
+    flush_count: int
+    unflushed_bytes: int
+    last_flush_ms: int
+    longest_flush_ms: int
+    error: str | None
+
+
+class _Waiter(NamedTuple):
+    offset: int
+    number: int  # Breaks ties, so that futures are never compared.
+    future: asyncio.Future[bool]
+
+
+class Flusher:
+    """Keeps a store's files moving to the disk while its loop does other things."""
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = store.config
+        self._wake = asyncio.Event()
+        self._waiters: list[_Waiter] = []
+        self._waiter_count = 0
+        self._executor: ThreadPoolExecutor | None = None
+        self._flush_count = 0
+        self._last_flush_ms = 0
+        self._longest_flush_ms = 0
+        self.on_failure: Callable[[StoreError], None] | None = None
+
+    @property
+    def figures(self) -> FlushFigures:
+        """Counts and durations so far."""
+        failure = self._store.failure
+        return FlushFigures(
+            self._flush_count,
+            self._store.log.appended - self._store.log.flushed,
+            self._last_flush_ms,
+            self._longest_flush_ms,
+            None if failure is None else str(failure),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Flusher]:
+        """Flush in the background; what is left at the end is MessageStore.close's to flush."""
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="flusher")
+        self._store.on_append = self._on_append
+        log_task = asyncio.create_task(self._flush_log(), name="flush log")
+        queue_task = asyncio.create_task(self._flush_queues(), name="flush queues")
+        try:
+            yield self
+        finally:
+            self._store.on_append = None
+            for task in (log_task, queue_task):
+                task.cancel()
+            for task in (log_task, queue_task):
+                with suppress(asyncio.CancelledError):
+                    await task
+            # The thread ends its sync: a region must not be written and synced by two at once.
+            await asyncio.to_thread(self._executor.shutdown)
+            self._executor = None
+            self._release(StoreClosed("the flusher has stopped"))
+
+    def _on_append(self) -> None:
+        if self._config.is_sync_flush:
+            self._wake.set()
+
+    # Waiting.
+
+    async def wait_flushed(self, offset: int, timeout_ms: int | None = None) -> bool:
+        """Wait until everything below a physical offset is on the disk; False if time runs out.
+
+        Raises StoreClosed when it never will be, because a flush has failed.
+        """
+        future = self.flushed(offset)
+        if future.done():
+            return future.result()
+        timeout_ms = self._config.sync_flush_timeout if timeout_ms is None else timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            return False
+
+    def flushed(self, offset: int) -> asyncio.Future[bool]:
+        """A future that is done when everything below a physical offset is on the disk."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._store.failure is not None:
+            future.set_exception(self._closed(self._store.failure))
+        elif self._store.is_flushed(offset):
+            future.set_result(True)
+        else:
+            self._waiter_count += 1
+            heappush(self._waiters, _Waiter(offset, self._waiter_count, future))
+            self._wake.set()
+        return future
+
+    @staticmethod
+    def _closed(error: StoreError) -> StoreClosed:
+        return StoreClosed(f"the store takes no more writes: {error}")
+
+    def _release(self, error: StoreError | None = None) -> None:
+        """Let those go whose offset is flushed; with an error, all of them."""
+        while self._waiters:
+            if error is None and self._waiters[0].offset > self._store.log.flushed:
+                break
+            future = heappop(self._waiters).future
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(True)
+            else:
+                future.set_exception(error)
+                future.exception()  # Seen: a waiter that timed out will not fetch it.
+
+    # Flushing.
+
+    async def _run(self, work: FlushWork, finish: Callable[[FlushWork], None]) -> bool:
+        """Do one flush on the thread; False when the store has ended as a writer."""
+        assert self._executor is not None
+        started = self._clock.monotonic_ms()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
+            finish(work)
+        except StoreError as error:
+            self._store.fail(error)
+            self._release(self._closed(error))
+            if self.on_failure is not None:
+                self.on_failure(error)
+            return False
+        self._last_flush_ms = self._clock.monotonic_ms() - started
+        self._longest_flush_ms = max(self._longest_flush_ms, self._last_flush_ms)
+        self._flush_count += 1
+        self._release()
+        return True
+
+    async def _flush_log(self) -> None:
+        thorough_at = self._clock.monotonic_ms()
+        while self._store.failure is None:
+            await self._next_turn()
+            store = self._store
+            store.log.commit()
+            if not self._config.is_sync_flush:
+                store.dispatch()
+            now = self._clock.monotonic_ms()
+            is_thorough = now - thorough_at >= self._config.flush_commit_log_thorough_interval
+            least = self._config.flush_commit_log_least_pages * _PAGE_BYTES
+            unflushed = store.log.committed - store.log.flushed
+            if unflushed == 0 and not store.log.wants_next_file:
+                continue
+            if unflushed < least and not (
+                is_thorough or self._waiters or self._config.is_sync_flush
+            ):
+                continue
+            if not await self._run(store.begin_flush(), store.end_flush):
+                return
+            thorough_at = now
+
+    async def _next_turn(self) -> None:
+        """Wait for work with SYNC_FLUSH, for the interval with ASYNC_FLUSH."""
+        if self._config.is_sync_flush:
+            await self._wake.wait()
+            self._wake.clear()
+            return
+        interval = self._config.flush_interval_commit_log
+        if self._config.transient_store_pool_enable:
+            interval = min(interval, self._config.commit_interval_commit_log)
+        sleeping = asyncio.ensure_future(self._clock.sleep_ms(interval))
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            waking.cancel()
+        self._wake.clear()
+
+    async def _flush_queues(self) -> None:
+        thorough_at = self._clock.monotonic_ms()
+        while self._store.failure is None:
+            await self._clock.sleep_ms(self._config.flush_interval_consume_queue)
+            now = self._clock.monotonic_ms()
+            index = self._store.index
+            is_thorough = (
+                now - thorough_at >= self._config.flush_consume_queue_thorough_interval
+                # A full index file is noted at once, as RocketMQ does.
+                or (index is not None and bool(index.full_unsynced))
+                or self._store.wants_checkpoint
+            )
+            work = self._store.begin_queue_flush(thorough=is_thorough)
+            if not work.regions:
+                continue
+            if not await self._run(work, self._store.end_queue_flush):
+                return
+            if is_thorough:
+                thorough_at = now
