@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import ssl
@@ -9,9 +10,12 @@ from collections.abc import Iterable
 
 from ..clock import Clock
 from ..net import Channels, NetConfig, Network, Switchboard
+from ..net.channel import split_address
+from ..net.tls import TlsSession
 from ..protocol.acl import sign_fields
 from ..protocol.command import Command
 from .hooks import RpcHook
+from .pipelining import PipelinedLink
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +66,19 @@ class ClientChannels(Channels):
             hook.before_request(address, command)
         self._sign(command)
         await self.to(address).send_oneway(command)
+
+    async def open_link(self, address: str) -> PipelinedLink:
+        """Connect to an address, handshake included; for Channel."""
+        host, port = split_address(address)
+        tls = TlsSession(self._tls, server_side=False) if self._tls is not None else None
+        link = PipelinedLink(self._config, self._switchboard, self, is_server=False, tls=tls)
+        await self._network.connect(lambda: link, host, port)
+        try:
+            await link.wait_established()
+        except asyncio.CancelledError:
+            link.cut()
+            raise
+        return link
 
     def _sign(self, command: Command) -> None:
         # Again at every try: hooks may have changed the fields since.

@@ -14,6 +14,7 @@ commit_offset any more: the other member starts there and gets those messages ag
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,10 @@ class ProcessQueue:
         self.pulled_at_ms = now_ms
         self.consumed_at_ms = now_ms
         self.arrived = deque[ReceivedMessage]()  # Not handed out yet; orderly only.
-        self.is_busy = False  # Orderly: a batch is out, or a pause is on.
+        self.is_busy = False  # Orderly: a batch is out, waits its turn, or a pause is on.
+        self.is_leaving = False  # It will be dropped as soon as its handlers are done.
         self.running_count = 0  # Batches that are with a handler now.
+        self.wakes_puller: asyncio.Future[None] | None = None  # Somebody waits for room.
         self._order = deque[int]()  # Offsets as they came; finished ones leave from the left.
         self._open: dict[int, ReceivedMessage] = {}
         self._bytes = 0
@@ -114,12 +117,11 @@ class ProcessQueue:
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Take what a pull has brought; raises AssertionError unless offsets go up."""
-        for message in messages:
-            offset = message.queue_offset
-            assert not self._order or offset > self._order[-1], f"{self!r}: {offset} comes twice"
-            self._order.append(offset)
-            self._open[offset] = message
-            self._bytes += message.size_bytes
+        offsets = [message.queue_offset for message in messages]
+        assert not offsets or not self._order or offsets[0] > self._order[-1], f"{self!r}: again"
+        self._order.extend(offsets)
+        self._open.update(zip(offsets, messages, strict=True))
+        self._bytes += sum([message.size_bytes for message in messages])
         assert next_offset >= self.next_offset, f"{self!r}: pulled backwards to {next_offset}"
         self.next_offset = next_offset
 
@@ -132,6 +134,13 @@ class ProcessQueue:
             # A message that took too long has been sent back, and finishes a second time.
             if is_open.pop(message.queue_offset, None) is not None:
                 self._bytes -= message.size_bytes
+        if self.wakes_puller is not None:
+            self.wake_puller()
+
+    def wake_puller(self) -> None:
+        """Have the puller look again whether there is room."""
+        if self.wakes_puller is not None and not self.wakes_puller.done():
+            self.wakes_puller.set_result(None)
 
     def is_open(self, message: ReceivedMessage) -> bool:
         """Whether a message is still to be finished."""

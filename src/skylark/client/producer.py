@@ -32,7 +32,6 @@ from ..errors import (
     ClientError,
     ConfigError,
     ConnectFailed,
-    InvalidHeader,
     InvalidMessage,
     NoRoute,
     RequestTimedOut,
@@ -48,7 +47,8 @@ from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.command import Command
 from ..protocol.compression import COMPRESS_FROM_BYTES
 from ..protocol.headers import CheckTransactionStateRequest
-from ..remote import SendAnswer, SendStatus, send_answer_of
+from ..remote import SendStatus
+from ..remote.broker import SEND_STATUS_BY_CODE
 from .batching import Batcher, Pile
 from .hints import hint_for
 from .hooks import CommunicationMode, ForbiddenHook, SendContext, SendHook
@@ -83,7 +83,7 @@ RETRY_CODES: Final = frozenset(
 BUSY_CODES: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 ASYNC_SENDS_MAX: Final = 65_535  # Beyond it, send_async refuses: its caller does not wait.
-SETTLE_INTERVAL_MS: Final = 500  # How often a topic that is being created is asked for.
+SETTLE_INTERVAL_MS: Final = 1_000  # How often a topic that has been created is asked for.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,7 +490,7 @@ class Producer:
                     break
                 raise self._refused(error, queue, tried, is_ambiguous) from error
             if info.is_borrowed:
-                self._settle_topic(topic)
+                self._settle_topic(info, queue)
             if (
                 receipts[0].status is SendStatus.SEND_OK
                 or not is_sync
@@ -519,7 +519,7 @@ class Producer:
             is_ambiguous = not isinstance(error, ConnectFailed)
             raise self._failed(outgoing, tried, cost_ms, error, is_ambiguous) from error
         if info.is_borrowed:
-            self._settle_topic(outgoing.topic)
+            self._settle_topic(info, queue)
         return receipts
 
     async def _try(
@@ -592,52 +592,37 @@ class Producer:
     def _receipts(
         self, outgoing: Outgoing, queue: MessageQueue, answer: Command, address: str
     ) -> tuple[SendReceipt, ...]:
+        status = SEND_STATUS_BY_CODE.get(answer.code)
+        if status is None:
+            raise BrokerError(answer.code, answer.remark, address)
+        fields = answer.fields
         try:
-            stored = send_answer_of(answer, address)
-        except InvalidHeader as error:
-            raise BrokerError(
-                answer.code, f"an answer that makes no sense: {error}", address
-            ) from error
-        place = self._place(outgoing, queue, stored)
+            queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
+        except (KeyError, ValueError):
+            problem = "it says the message is stored, and not where"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, problem, address) from None
+        offset_id = fields.get("msgId", "")
+        topic = outgoing.messages[0].topic
+        if queue.queue_id != queue_id or queue.topic != topic:
+            # The queue as the application names it; the broker may have picked another one.
+            queue = MessageQueue(topic, queue.broker_name, queue_id)
+        rest = (
+            fields.get("transactionId"),
+            fields.get("MSG_REGION"),
+            fields.get("TRACE_ON", "").lower() == "true",
+        )
         if not outgoing.is_batch:
-            return (
-                SendReceipt(
-                    stored.status,
-                    outgoing.message_ids[0],
-                    stored.offset_id,
-                    place,
-                    stored.queue_offset,
-                    stored.transaction_id,
-                    stored.region,
-                    stored.trace_on,
-                ),
-            )
-        offset_ids = stored.offset_id.split(",")
+            message_id = outgoing.message_ids[0]
+            return (SendReceipt(status, message_id, offset_id, queue, queue_offset, *rest),)
+        offset_ids = offset_id.split(",")
         if len(offset_ids) != len(outgoing.message_ids):
-            offset_ids = [stored.offset_id] * len(outgoing.message_ids)
-        first = stored.queue_offset
+            offset_ids = [offset_id] * len(outgoing.message_ids)
         return tuple(
-            SendReceipt(
-                stored.status,
-                message_id,
-                offset_id,
-                place,
-                first + step,
-                stored.transaction_id,
-                stored.region,
-                stored.trace_on,
-            )
+            SendReceipt(status, message_id, offset_id, queue, queue_offset + step, *rest)
             for step, (message_id, offset_id) in enumerate(
                 zip(outgoing.message_ids, offset_ids, strict=True)
             )
         )
-
-    def _place(self, outgoing: Outgoing, queue: MessageQueue, stored: SendAnswer) -> MessageQueue:
-        """The queue as the application names it; the broker may have picked another one."""
-        topic = outgoing.messages[0].topic
-        if queue.topic == topic and queue.queue_id == stored.queue_id:
-            return queue
-        return MessageQueue(topic, queue.broker_name, stored.queue_id)
 
     # Choosing.
 
@@ -690,13 +675,24 @@ class Producer:
         count_max = self.config.default_topic_queue_nums
         return PublishInfo(topic, route, self._session.rng, queue_count_max=count_max)
 
-    def _settle_topic(self, topic: str) -> None:
-        """A topic was created by sending to it: learn its own route, soon rather than in 30 s."""
+    def _settle_topic(self, info: PublishInfo, queue: MessageQueue) -> None:
+        """A topic was created by sending to it; learn its own route when that is worth having.
+
+        Not before every broker has had a message: its own route names only those that have it,
+        and would keep the topic on the first of them for ever.
+        """
+        info.unreached.discard(queue.broker_name)
         now_ms = self._clock.monotonic_ms()
-        last_ms = self._settled_ms.get(topic)
-        if last_ms is None or now_ms - last_ms >= SETTLE_INTERVAL_MS:
-            self._settled_ms[topic] = now_ms
-            self._session.spawn(self._learn_route(topic))
+        last_ms = self._settled_ms.setdefault(info.topic, now_ms)
+        waited_ms = now_ms - last_ms
+        interval_ms = self._session.config.poll_name_server_interval_ms
+        if info.unreached:
+            is_due = waited_ms >= interval_ms
+        else:
+            is_due = waited_ms >= SETTLE_INTERVAL_MS
+        if is_due:
+            self._settled_ms[info.topic] = now_ms
+            self._session.spawn(self._learn_route(info.topic))
 
     async def _learn_route(self, topic: str) -> None:
         try:

@@ -23,7 +23,16 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 class PublishInfo:
     """A topic's writable queues, with the addresses of their brokers, and whose turn it is."""
 
-    __slots__ = ("_turn", "addresses", "is_borrowed", "queues", "route", "topic", "write_counts")
+    __slots__ = (
+        "_turn",
+        "addresses",
+        "is_borrowed",
+        "queues",
+        "route",
+        "topic",
+        "unreached",
+        "write_counts",
+    )
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class PublishInfo:
         self.route = route
         self.is_borrowed = queue_count_max is not None
         self.write_counts = _write_counts(route, queue_count_max)
+        self.unreached = set(self.write_counts)  # Brokers that have not created a borrowed topic.
         self.addresses = {
             data.broker_name: data.master_address
             for data in route.brokers

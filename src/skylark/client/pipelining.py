@@ -1,0 +1,107 @@
+"""PipelinedLink: a connection on which many requests are under way at once, at little cost each.
+
+    a plain Link                          here
+    one write to the socket a request     one for all requests of a turn of the loop
+    one timer for each call               one for all calls, set for the earliest deadline
+
+What is gathered is bounded: beyond GATHERED_BYTES_MAX it goes out at once, so that the transport's
+own limits see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from ..errors import CallTimeout
+from ..net.link import Link
+from ..protocol.command import Command
+
+GATHERED_BYTES_MAX: Final = 64 * 1024
+_SLACK_S: Final = 0.001  # Deadlines this close together are served by one wake-up.
+
+
+class PipelinedLink(Link):
+    """A link for calling; it builds on what Link offers to its own methods."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._is_write_due = False
+        self._calls: dict[int, tuple[float, int, asyncio.Future[Command]]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request and wait for its answer; raises TransportError."""
+        if self._writable is not None or not self._established.done():
+            return await super().call(command, timeout_ms)
+        self._require_open()
+        answer: asyncio.Future[Command] = self._loop.create_future()
+        data = self._connection.begin_request(command, answer)
+        opaque = command.opaque
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._calls[opaque] = (deadline, timeout_ms, answer)
+        if self._sweep is None or deadline < self._sweep.when():
+            self._sweep_at(deadline)
+        self._send(data)
+        try:
+            return await answer
+        finally:
+            del self._calls[opaque]
+            self._connection.forget(opaque)
+
+    def close(self) -> None:
+        """End the connection once what is written has gone out."""
+        self._write_gathered()
+        super().close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._gathered.clear()
+        super().connection_lost(error)
+
+    # Writing.
+
+    def _send(self, data: bytes) -> None:
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self._write_gathered()
+        elif not self._is_write_due:
+            self._is_write_due = True
+            self._loop.call_soon(self._write_due)
+
+    def _write_due(self) -> None:
+        self._is_write_due = False
+        self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        gathered = self._gathered
+        if gathered:
+            self._gathered, self._gathered_bytes = [], 0
+            super()._send(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    # Time.
+
+    def _sweep_at(self, deadline: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        now = self._loop.time() + _SLACK_S
+        earliest: float | None = None
+        for deadline, timeout_ms, answer in list(self._calls.values()):
+            if answer.done():
+                continue
+            if deadline <= now:
+                answer.set_exception(CallTimeout(self._address, timeout_ms))
+                self._suspect(timeout_ms)
+            elif earliest is None or deadline < earliest:
+                earliest = deadline
+        if earliest is not None and not self._is_closed:
+            self._sweep_at(earliest)
