@@ -131,11 +131,13 @@ class RouteTable:
             # no connection and no heartbeat stands for it any more.
             self._remove(before)
             before = None
-        self._clusters.setdefault(broker.cluster, {})[broker.name] = None
+        members = self._clusters.setdefault(broker.cluster, {})
+        if broker.name not in members:
+            members[broker.name] = None
+            self._cluster_body = None
         entry = self._brokers.get(broker.name)
         if entry is None:
             entry = self._brokers[broker.name] = _Broker(broker.cluster, broker.name)
-            self._cluster_body = None
         is_new = broker.id not in entry.addresses
         self._set_address(entry, broker.id, broker.address)
         is_changed = before is None or before.data_version != table.data_version
