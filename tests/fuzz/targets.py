@@ -1,0 +1,360 @@
+"""What is fuzzed: one function for each decoder, which raises when the decoder misbehaves.
+
+A decoder may refuse its input with the one error it declares, and nothing else; where there is a
+compiled twin, both must say the same. Each target has seeds: bytes that a correct peer sends.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import pathlib
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from skylark.errors import (
+    InvalidBatch,
+    InvalidBody,
+    InvalidCompression,
+    InvalidHeader,
+    InvalidJson,
+    InvalidRecord,
+    MissingExtra,
+    RemoteProtocolError,
+)
+from skylark.model.message import CompressionType
+from skylark.protocol import (
+    batch,
+    bodies,
+    compression,
+    fastjson,
+    frame,
+    headers,
+    properties,
+    record,
+)
+from skylark.protocol.command import Command
+from skylark.protocol.header import Header
+
+try:
+    from skylark.protocol import _frame as compiled_frame
+except ImportError:
+    compiled_frame = frame
+
+CAPTURED = pathlib.Path(__file__).parents[1] / "golden" / "captured"
+LIMITS = (frame.FRAME_BYTES_MAX, frame.HEADER_BYTES_MAX)
+SEED_BYTES_MAX = 4096
+
+Outcome = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One decoder under fuzz."""
+
+    check: Callable[[bytes], None]
+    seeds: Callable[[], Iterator[bytes]]
+
+
+def outcome(decode: Callable[[], Any], declared: type[Exception]) -> Outcome:
+    """What a decoder gives back, or how it refuses; any other exception goes on."""
+    try:
+        return "value", decode()
+    except declared as error:
+        # A subclass is fine where it is what the module documents; the words must agree.
+        return type(error).__name__, str(error)
+
+
+def agree(pure: Outcome, compiled: Outcome) -> None:
+    assert pure == compiled, f"pure: {pure!r}\ncompiled: {compiled!r}"
+
+
+# Frames and headers.
+
+
+def check_frames(data: bytes) -> None:
+    """A byte stream: both paths, any split, and what is read can be written again."""
+    stream = data[1:]
+    step = data[0] + 1 if data else 1
+    commands = _same_frames(stream)
+    decoder = frame.FrameDecoder()
+    split: list[Command] = []
+    for at in range(0, len(stream), step):
+        split += decoder.feed(stream[at : at + step])
+        assert decoder.held_bytes <= at + step
+    assert split == commands, "a split stream reads differently"
+    _write_again(commands)
+
+
+def check_header_json(data: bytes) -> None:
+    """A JSON header in a sound frame."""
+    _write_again(_same_frames(_framed(0, data)))
+
+
+def check_header_binary(data: bytes) -> None:
+    """A binary header in a sound frame."""
+    _write_again(_same_frames(_framed(1, data)))
+
+
+def _framed(kind: int, header: bytes) -> bytes:
+    header = header[:65_536]
+    length = len(header) + 4
+    return length.to_bytes(4, "big") + bytes([kind]) + len(header).to_bytes(3, "big") + header
+
+
+def _same_frames(stream: bytes) -> list[Command]:
+    pure, used, error = frame.pure_decode_frames(stream, *LIMITS)
+    also, also_used, also_error = compiled_frame.decode_frames(stream, *LIMITS)
+    assert error is None or type(error) is RemoteProtocolError
+    assert (pure, used, str(error)) == (also, also_used, str(also_error))
+    assert 0 <= used <= len(stream)
+    return pure
+
+
+def _write_again(commands: list[Command]) -> None:
+    data = frame.pure_encode_frames(commands)
+    assert compiled_frame.encode_frames(commands) == data
+    again, used, error = compiled_frame.decode_frames(data, *LIMITS)
+    if error is None:  # A header may grow beyond the limit when it is written in full.
+        assert used == len(data)
+        assert again == commands, "what was read is written differently"
+
+
+def _captured() -> Iterator[bytes]:
+    for path in sorted(CAPTURED.glob("*.json")):
+        for exchange in json.loads(path.read_text())["exchanges"]:
+            for side in ("request", "answer"):
+                if side in exchange:
+                    yield bytes.fromhex(exchange[side])
+
+
+def seed_frames() -> Iterator[bytes]:
+    for data in _captured():
+        yield b"\x07" + data[:SEED_BYTES_MAX]
+
+
+def _seed_headers(kind: int) -> Iterator[bytes]:
+    for data in _captured():
+        if data[4] == kind:
+            yield data[8 : 8 + int.from_bytes(data[5:8], "big")]
+
+
+# Bodies.
+
+
+def check_fastjson(data: bytes) -> None:
+    """A JSON text in fastjson's dialect; what is read reads the same when written again."""
+    try:
+        value = fastjson.loads(data)
+    except InvalidJson:
+        return
+    written = fastjson.dumps(value)
+    assert fastjson.loads(written) == value
+
+
+BODY_TYPES = [
+    kind
+    for _, kind in sorted(inspect.getmembers(bodies, inspect.isclass))
+    if issubclass(kind, bodies.Body) and kind is not bodies.Body
+]
+
+
+def check_bodies(data: bytes) -> None:
+    """Any typed JSON body, chosen by the first byte."""
+    if not data:
+        return
+    kind = BODY_TYPES[data[0] % len(BODY_TYPES)]
+    try:
+        body = kind.from_json(data[1:])
+    except InvalidBody:
+        return
+    kind.from_json(body.to_json())
+
+
+def check_register_body(data: bytes) -> None:
+    """REGISTER_BROKER's body: plain, compressed, and what is inside a compressed one."""
+    if not data:
+        return
+    mode, content = data[0] % 4, data[1:]
+    if mode == 3:
+        content = zlib.compress(content)
+    version = 30 if mode == 1 else 409
+    try:
+        bodies.RegisterBrokerBody.decode(content, compressed=mode >= 2, version=version)
+    except InvalidBody:
+        return
+
+
+HEADER_TYPES: list[type[Header]] = [
+    kind
+    for _, kind in sorted(inspect.getmembers(headers, inspect.isclass))
+    if issubclass(kind, Header) and kind is not Header
+]
+
+
+def check_typed_headers(data: bytes) -> None:
+    """Any typed header, chosen by the first byte, over a map of names and values."""
+    if not data:
+        return
+    kind = HEADER_TYPES[data[0] % len(HEADER_TYPES)]
+    names = [*getattr(kind, "__dataclass_fields__", ())]
+    fields: dict[str, str] = {}
+    for number, piece in enumerate(data[1:].split(b"\0")):
+        text = piece.decode("utf-8", "replace")
+        camel = _camel(names[number % len(names)]) if names else "x"
+        name, _, value = text.partition("=") if "=" in text else (camel, "", text)
+        fields[name] = value
+    try:
+        typed = kind.from_fields(fields)
+    except InvalidHeader:
+        return
+    assert kind.from_fields(typed.to_fields()) == typed
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _seed_bodies(codes: set[int] | None = None) -> Iterator[bytes]:
+    for data in _captured():
+        commands, _, _ = frame.pure_decode_frames(data, *LIMITS)
+        for command in commands:
+            body = bytes(command.body)
+            if body and len(body) <= SEED_BYTES_MAX and (codes is None or command.code in codes):
+                yield body
+
+
+def seed_json_bodies() -> Iterator[bytes]:
+    yield b'{{"brokerName":"b","queueId":0,"topic":"T"}:5,1:"a",\'x\':[true,null,-1.5e3]}'
+    for body in _seed_bodies():
+        if body[:1] in (b"{", b"["):
+            yield body
+
+
+def seed_typed_bodies() -> Iterator[bytes]:
+    for number, body in enumerate(seed_json_bodies()):
+        yield bytes([number % len(BODY_TYPES)]) + body
+
+
+def seed_register_bodies() -> Iterator[bytes]:
+    for body in _seed_bodies({103}):
+        if body[:1] == b"{":
+            yield b"\0" + body
+            yield b"\1" + body
+        else:
+            yield b"\2" + body
+            yield b"\3" + zlib.decompress(body)
+
+
+def seed_typed_headers() -> Iterator[bytes]:
+    for number, data in enumerate(_captured()):
+        commands, _, _ = frame.pure_decode_frames(data, *LIMITS)
+        fields = "\0".join(f"{name}={value}" for name, value in commands[0].fields.items())
+        yield bytes([number % len(HEADER_TYPES)]) + fields.encode()
+
+
+# Messages.
+
+
+def check_record(data: bytes) -> None:
+    """Stored records: one, many, and what is dispatched of them; CRC checked or not."""
+    check_crc = bool(data) and bool(data[0] & 1)
+    buffer = data[1:]
+    pairs: list[tuple[Any, Any]] = [
+        (record.decode_record_pure, record.decode_record),
+        (record.decode_records_pure, record.decode_records),
+        (record.decode_dispatch_pure, record.decode_dispatch),
+        (record.decode_dispatches_pure, record.decode_dispatches),
+    ]
+    for pure, compiled in pairs:
+        agree(
+            outcome(functools.partial(pure, buffer, check_crc=check_crc), InvalidRecord),
+            outcome(functools.partial(compiled, buffer, check_crc=check_crc), InvalidRecord),
+        )
+
+
+def check_batch(data: bytes) -> None:
+    """A batch body."""
+    agree(
+        outcome(functools.partial(batch.decode_batch_pure, data), InvalidBatch),
+        outcome(functools.partial(batch.decode_batch, data), InvalidBatch),
+    )
+
+
+def check_properties(data: bytes) -> None:
+    """A properties text, as bytes and as text."""
+    text = data.decode("utf-8", "replace")
+    for given in (data, text):
+        found = properties.parse_properties_pure(given)
+        assert properties.parse_properties(given) == found
+        outcome(functools.partial(properties.require_sound_properties, given), InvalidBody)
+    lazy = properties.LazyProperties(data)
+    assert dict(lazy) == properties.parse_properties_pure(data)
+    assert all(lazy[name] == value for name, value in lazy.items())
+
+
+def check_compression(data: bytes) -> None:
+    """A compressed body, of the kind the first byte says; the caps hold."""
+    if not data:
+        return
+    kind = list(CompressionType)[data[0] % len(CompressionType)]
+    body = data[1:]
+    try:
+        plain = compression.expand(body, kind, bytes_max=1 << 20)
+    except (InvalidCompression, MissingExtra):
+        return
+    assert len(plain) <= 1 << 20
+
+
+def _records() -> Iterator[bytes]:
+    magic = struct.pack(">I", record.MAGIC)
+    for body in _seed_bodies():
+        if body[4:8] == magic:
+            yield body
+
+
+def seed_records() -> Iterator[bytes]:
+    for body in _records():
+        yield b"\1" + body
+        yield b"\0" + body
+    yield b"\0" + record.encode_blank(64) + bytes(56)
+
+
+def seed_batches() -> Iterator[bytes]:
+    yield batch.encode_batch([batch.BatchEntry(b"one", b"a\x01b", 0)])
+    yield from _seed_bodies({320})
+
+
+def seed_properties() -> Iterator[bytes]:
+    yield "KEYS\x01a b\x02TAGS\x01Paid\x02名\x01值".encode()
+    yield b"a\x01b\x02"
+    yield b"\x01\x02\x01\x01\x02\x02"
+
+
+def seed_compressions() -> Iterator[bytes]:
+    for number, kind in enumerate(CompressionType):
+        for plain in (b"", b"hello " * 50, bytes(3000)):
+            try:
+                yield bytes([number]) + compression.compress(plain, kind)
+            except MissingExtra:
+                break
+
+
+TARGETS: dict[str, Target] = {
+    "frames": Target(check_frames, seed_frames),
+    "header_json": Target(check_header_json, functools.partial(_seed_headers, 0)),
+    "header_binary": Target(check_header_binary, functools.partial(_seed_headers, 1)),
+    "typed_headers": Target(check_typed_headers, seed_typed_headers),
+    "fastjson": Target(check_fastjson, seed_json_bodies),
+    "bodies": Target(check_bodies, seed_typed_bodies),
+    "register_body": Target(check_register_body, seed_register_bodies),
+    "record": Target(check_record, seed_records),
+    "batch": Target(check_batch, seed_batches),
+    "properties": Target(check_properties, seed_properties),
+    "compression": Target(check_compression, seed_compressions),
+}
