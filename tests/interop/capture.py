@@ -28,6 +28,7 @@ from peers import (
     MqAdmin,
     Peers,
     free_broker_port,
+    free_ports,
     wait_until,
 )
 from recorder import TO_SERVER, Recorded, Recorder
@@ -172,7 +173,7 @@ def act(stage: Stage, stack: ExitStack) -> None:
     server = stack.enter_context(
         ApacheNameServer(peers, home / "ns", settings={"orderMessageEnable": "true"})
     )
-    names = stack.enter_context(Recorder("nameserver", server.address, tape))
+    names = stack.enter_context(Recorder("nameserver", server.address, tape, port=free_ports()[0]))
 
     with stage.step("broker-register", "a broker starts, with the default settings"):
         first = stack.enter_context(

@@ -15,6 +15,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -85,31 +86,37 @@ def wait_until(
         time.sleep(every_s)
 
 
+# Below the kernel's range for outgoing connections: a port out of that range may be taken by any
+# client between our look and the server's start.
+_PORTS = range(12_000, 32_000)
+_given: set[int] = set()
+
+
 def free_ports(count: int = 1) -> list[int]:
-    """Return ports that nothing listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return ports that nothing listens on, each given out once in this process."""
+    return [_free_port(steps=(0,)) for _ in range(count)]
 
 
 def free_broker_port() -> int:
     """Return a port p such that p - 2 (fast), p - 1 and p + 1 (replication) are free as well."""
-    for _ in range(100):
-        (port,) = free_ports()
-        if all(_is_free(port + step) for step in (-2, -1, 1)):
+    return _free_port(steps=(-2, -1, 0, 1))
+
+
+def _free_port(steps: tuple[int, ...]) -> int:
+    chance = random.SystemRandom()  # Two runs at once must not choose alike.
+    for _ in range(1000):
+        port = chance.choice(_PORTS)
+        wanted = [port + step for step in steps]
+        if _given.isdisjoint(wanted) and all(_is_free(one) for one in wanted):
+            _given.update(wanted)
             return port
-    raise PeerError("no four ports in a row are free")
+    raise PeerError(f"no port between {_PORTS.start} and {_PORTS.stop} is free")
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as one:
         try:
-            one.bind(("127.0.0.1", port))
+            one.bind(("", port))
         except OSError:
             return False
         return True
@@ -379,7 +386,11 @@ class JavaProcess(Process):
         configuration = home / "conf"
         configuration.mkdir(parents=True, exist_ok=True)
         for part in ("namesrv", "broker", "tools"):
-            (configuration / f"logback_{part}.xml").write_text(_LOGBACK)
+            # Several tools may share a home at once; none of them may read half a file.
+            file = configuration / f"logback_{part}.xml"
+            draft = file.with_suffix(f".{threading.get_ident()}")
+            draft.write_text(_LOGBACK)
+            draft.replace(file)
         command = [
             "java",
             *java_options,

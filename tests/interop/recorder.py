@@ -36,7 +36,7 @@ class Recorded:
 class Recorder:
     """Relays 127.0.0.1:port to a server and appends what passes to `tape`."""
 
-    def __init__(self, link: str, server: str, tape: list[Recorded], *, port: int = 0) -> None:
+    def __init__(self, link: str, server: str, tape: list[Recorded], *, port: int) -> None:
         self.link = link
         self.server = server
         self.tape = tape

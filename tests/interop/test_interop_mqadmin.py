@@ -67,7 +67,7 @@ def without_figures(text: str) -> str:
 
 
 def without_remark(text: str) -> str:
-    """Compare a stack trace: the remark in it, to which the tool may add a line, is ours to word."""
+    """Compare a stack trace: its remark, to which the tool may add a line, is ours to word."""
     return re.sub(r"DESC: .*\n(?:[^\t\n].*\n)*", "DESC: ...\n", text)
 
 
