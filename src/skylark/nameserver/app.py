@@ -17,7 +17,7 @@ from ..errors import ConfigError, CorruptRecord
 from ..net.config import NetConfig
 from ..net.listener import Listener
 from ..net.network import AsyncioNetwork, Network, Server
-from ..net.switchboard import Handler, Switchboard
+from ..net.switchboard import AnyHandler, Handler, RawHandler, Switchboard
 from ..net.tasks import TaskScope
 from ..protocol.exchange import Peer
 from .address_service import AddressService
@@ -98,10 +98,11 @@ class NameServer:
             config_store_path=self._config_store_path,
             on_config=self._on_config,
         )
-        switchboard = Switchboard(
-            {code: Handler(header, handle) for code, (header, handle) in handlers.table().items()},
-            on_disconnect=handlers.connection_lost,
-        )
+        table: dict[int, AnyHandler] = {
+            code: Handler(header, handle) for code, (header, handle) in handlers.table().items()
+        }
+        table |= {code: RawHandler(handle) for code, handle in handlers.raw_table().items()}
+        switchboard = Switchboard(table, on_disconnect=handlers.connection_lost)
         scope = await parts.enter_async_context(TaskScope())
         liveness = Liveness(
             self.routes, self._clock, config, lambda owner: cast(Peer, owner).close()

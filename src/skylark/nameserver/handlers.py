@@ -1,4 +1,4 @@
-"""What a name server answers: the table of contents is Handlers.table().
+"""What a name server answers: the tables of contents are Handlers.table() and raw_table().
 
     code               asks                                       answers other than success
     100 101 102 219    key-value settings                         22 not there
@@ -33,6 +33,7 @@ from ..protocol.bodies import (
 from ..protocol.bodies.registration import FULL_BODY_VERSION_MIN
 from ..protocol.bodies.routes import STANDARD_JSON_VERSION_MIN
 from ..protocol.codes import RequestCode, ResponseCode
+from ..protocol.command import Command
 from ..protocol.exchange import AnyRequest, Peer, Request, Response
 from ..protocol.header import Header
 from ..protocol.headers import route as headers
@@ -46,6 +47,7 @@ NAME_CHARS_MAX = 255
 
 Handle = Callable[[AnyRequest, Peer], Response | None]
 Table = dict[int, tuple[type[Header] | None, Handle]]
+RawTable = dict[int, Callable[[Command, Peer], Command]]
 
 
 class Handlers:
@@ -83,8 +85,6 @@ class Handlers:
             RequestCode.REGISTER_BROKER: (headers.RegisterBrokerRequest, self.register),
             RequestCode.UNREGISTER_BROKER: (headers.UnregisterBrokerRequest, self.unregister),
             RequestCode.QUERY_DATA_VERSION: (headers.QueryDataVersionRequest, self.query_version),
-            # The one request that comes by the thousand reads its two fields itself.
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: (None, self.get_route),
             RequestCode.GET_BROKER_CLUSTER_INFO: (None, self.get_cluster_info),
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: (
                 headers.WipeWritePermOfBrokerRequest,
@@ -113,6 +113,10 @@ class Handlers:
             RequestCode.UPDATE_NAMESRV_CONFIG: (None, self.update_config),
             RequestCode.GET_NAMESRV_CONFIG: (None, self.get_config),
         }
+
+    def raw_table(self) -> RawTable:
+        """The one request that comes by the thousand takes and gives commands as they are."""
+        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route}
 
     # Brokers.
 
@@ -235,13 +239,13 @@ class Handlers:
 
     # Routes and topics.
 
-    def get_route(self, request: Request[None], peer: Peer) -> Response:
-        fields = request.fields
+    def get_route(self, command: Command, peer: Peer) -> Command:
+        fields = command.fields
         topic = fields.get("topic")
         if topic is None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "GetRouteInfoRequest: topic is missing")
         standard = (
-            request.version >= STANDARD_JSON_VERSION_MIN
+            command.version >= STANDARD_JSON_VERSION_MIN
             or fields.get("acceptStandardJsonOnly", "").lower() == "true"
         )
         order_conf = None
@@ -249,11 +253,11 @@ class Handlers:
             order_conf = self._kv.get(ORDER_TOPIC_CONFIG, topic)
         body = self._table.route_body(topic, standard=standard, order_conf=order_conf)
         if body is None:
-            return Response(
+            return command.reply(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {topic}",
+                f"No topic route info in name server for the topic: {topic[:NAME_CHARS_MAX]}",
             )
-        return Response(body=body)
+        return command.reply(ResponseCode.SUCCESS, body=body)
 
     def get_cluster_info(self, request: Request[None], peer: Peer) -> Response:
         return Response(body=self._table.cluster_body())

@@ -15,7 +15,7 @@ from skylark.nameserver import NameServerConfig
 from skylark.nameserver.handlers import Handlers
 from skylark.nameserver.kv_config import KVConfig
 from skylark.nameserver.route_table import RouteTable
-from skylark.net.switchboard import Handler, Switchboard
+from skylark.net.switchboard import Handler, RawHandler, Switchboard
 from skylark.protocol.bodies import RegisterBrokerBody, TopicConfigTable
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Command
@@ -78,6 +78,7 @@ class Server:
         )
         self.switchboard = Switchboard(
             {code: Handler(*entry) for code, entry in self.handlers.table().items()}
+            | {code: RawHandler(handle) for code, handle in self.handlers.raw_table().items()}
         )
         self.peer = Connection()
 
@@ -123,7 +124,8 @@ def server() -> Server:
 
 
 def test_every_code_of_a_name_server_is_served_and_no_other(server: Server) -> None:
-    assert set(map(int, server.handlers.table())) == NAME_SERVER_CODES
+    served = [*server.handlers.table(), *server.handlers.raw_table()]
+    assert sorted(map(int, served)) == sorted(NAME_SERVER_CODES)
 
 
 def test_any_other_code_is_answered_as_not_supported(server: Server) -> None:
