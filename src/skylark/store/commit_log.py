@@ -83,6 +83,11 @@ class CommitLog:
         """How far readers may read."""
         return self._committed if self._pool is not None else self.appended
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether records wait in the transient pool until they are committed."""
+        return self._pool is not None
+
     # Opening.
 
     def load(self) -> None:

@@ -69,6 +69,31 @@ class Dispatcher:
         """Write ext units for every entry; the fast path then has nothing to do."""
         self._uses_ext = True
 
+    def catch_up(self) -> None:
+        """Dispatch all that is appended; what run() does, without the detours it seldom needs."""
+        cursor = self._log.cursor
+        at = self.position - cursor.file_start
+        buffer = cursor.buffer
+        if at >= 0 and buffer is not None and not self._uses_ext:
+            arrivals: list[Arrival] = []
+            at, stop = append.dispatch_records(
+                buffer,
+                cursor.file_start,
+                at,
+                cursor.write_at,
+                self._queues.table,
+                None if self._index is None else self._index.cursor,
+                self._delays_ms,
+                self.dirty,
+                arrivals,
+            )
+            self.position = cursor.file_start + at
+            if arrivals and self.on_arrivals is not None:
+                self.on_arrivals(arrivals)
+            if stop is Stop.END:
+                return
+        self.run(self._log.appended)
+
     def run(self, until: int) -> None:
         """Dispatch every whole record below an offset.
 

@@ -205,6 +205,7 @@ class MessageStore:
         self._last_stored_ms = 0
         self._flushed_ms = 0
         self._distance = config.memory_distance_bytes
+        self._dispatches_at_once = not config.is_sync_flush and not self.log.is_staged
         # Queue flushes under way: their queues count as clean and are not durable yet.
         self._under_way: list[FlushWork] = []
 
@@ -341,23 +342,20 @@ class MessageStore:
         PUT_OK means appended. With SYNC_FLUSH the caller acknowledges only what wait_flushed() has
         returned for.
         """
-        self._require_open()
-        if not self.is_writable:
+        if self._is_closed or self.failure is not None or self.is_disk_full:
+            self._require_open()
             return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
         results: list[PutResult] = []
         stored_at_ms = self.clock.now_ms()
-        at, stop = 0, len(messages)
-        table = self.queues.table
-        while True:
-            at = append.append_batch(
-                self.log.cursor, messages, at, stop, table, stored_at_ms, results
-            )
-            if at >= stop:
-                break
+        cursor, table = self.log.cursor, self.queues.table
+        stop = len(messages)
+        at = append.append_batch(cursor, messages, 0, stop, table, stored_at_ms, results)
+        while at < stop:
             refusal = self._make_way(messages[at])
             if refusal is not None:
                 results.append(PutResult(refusal))
                 at += 1
+            at = append.append_batch(cursor, messages, at, stop, table, stored_at_ms, results)
         self._after_append(stored_at_ms)
         return results
 
@@ -426,8 +424,11 @@ class MessageStore:
 
     def _after_append(self, stored_at_ms: int) -> None:
         self._last_stored_ms = stored_at_ms
-        if not self.config.is_sync_flush:
-            self.dispatch()
+        if self._dispatches_at_once:
+            try:
+                self.dispatcher.catch_up()
+            except StoreFull as error:
+                self._note_full(error)
         if self.on_append is not None:
             self.on_append()
 

@@ -495,6 +495,10 @@ class SimFiles:
 
         return self._after_crash(page, lambda _, count: rng.randint(0, count), rng.random() < 0.5)
 
+    def copy_states(self) -> list[SimFiles]:
+        """All crash_states() without their names."""
+        return [state for _, state in self.crash_states()]
+
     def kill(self) -> SimFiles:
         """The disk after the process died and the machine did not: the page cache is intact."""
         return self.copy()
