@@ -171,6 +171,12 @@ class ProcessQueue:
         self.finish(self._taken)
         self._taken = []
 
+    def finish_taken(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Some of what was handed out is finished."""
+        done = set(messages)
+        self.finish(messages)
+        self._taken = [message for message in self._taken if message not in done]
+
     def roll_back_taken(self) -> None:
         """All that was handed out since the last commit comes again."""
         self.arrived.extendleft(reversed(self._taken))

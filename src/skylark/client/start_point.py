@@ -24,6 +24,7 @@ from ..remote import RemoteBroker
 
 DEFAULT_TIME_BACK: Final = timedelta(minutes=30)
 _FORMAT: Final = "%Y%m%d%H%M%S"
+_PAGE: Final = 32
 
 ConsumeFrom = Literal["first", "last"] | ConsumeFromWhere | datetime | int | str
 
@@ -79,3 +80,35 @@ def time_ms(given: datetime | int | str) -> int:
             f"time {given!r} is not understood; give first, last, a datetime, epoch milliseconds, "
             "or yyyyMMddHHmmss"
         ) from None
+
+
+async def first_offset_since(
+    broker: RemoteBroker, group: str, queue: MessageQueue, at_ms: int
+) -> int:
+    """The first offset whose message was stored at a time or later; the end if none was.
+
+    Brokers answer with the message nearest to a time. That may be one just before it, or any of
+    those of the same millisecond, so the neighbours are looked at. Raises TransportError or
+    BrokerError.
+    """
+    offset = await broker.search_offset(queue, at_ms)
+    while offset > 0:  # Back, until a message is older.
+        page_start = max(0, offset - _PAGE)
+        answer = await broker.peek(group=group, queue=queue, offset=page_start, count_max=_PAGE)
+        older = [
+            message.queue_offset
+            for message in answer.messages()
+            if message.queue_offset < offset and message.stored_at_ms < at_ms
+        ]
+        if older or page_start <= answer.min_offset:
+            offset = max(older, default=answer.min_offset - 1) + 1
+            break
+        offset = page_start
+    while True:  # On, until one is not.
+        answer = await broker.peek(group=group, queue=queue, offset=offset, count_max=_PAGE)
+        for message in answer.messages():
+            if message.stored_at_ms >= at_ms:
+                return message.queue_offset
+        if answer.next_begin_offset <= offset:
+            return offset
+        offset = answer.next_begin_offset

@@ -1,0 +1,242 @@
+"""Lines: messages between the pull and the handler.
+
+    ConcurrentLine   all messages in one line; whoever is free takes the next batch
+    OrderlyLine      all queues in one line; a queue comes back when its batch is done, so that
+                     one batch of it is out at a time, in order
+
+Handlers that never wait are common, so waking up workers is done in a chain: one is woken, and it
+wakes the next as long as there is more to do. A handler that does not wait then keeps one worker
+busy, and the others asleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..clock import Clock
+from .process_queue import ProcessQueue
+from .received import ReceivedMessage
+
+Batch = tuple[ProcessQueue, list[ReceivedMessage]]
+
+
+class Line(Protocol):
+    """Hands out batches, one at a time to each who asks."""
+
+    def add(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Messages of a queue have arrived."""
+        ...
+
+    async def next(self) -> Batch:
+        """Wait for a batch; it is out until finish, again or hold is called for it."""
+        ...
+
+    def close(self) -> None:
+        """Hand out nothing more; those who wait get LineClosed."""
+        ...
+
+
+class LineClosed(Exception):
+    """Nothing more will be handed out."""
+
+
+class _Waiters:
+    """Those who wait for something to do."""
+
+    def __init__(self) -> None:
+        self._waiting = deque[asyncio.Future[None]]()
+        self._is_waking = False
+        self.is_closed = False
+
+    def wake_one(self) -> None:
+        while self._waiting and not self._is_waking:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._is_waking = True
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        if self.is_closed:
+            raise LineClosed
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._is_waking = False
+                self.wake_one()  # It was meant for somebody who can take it.
+            raise
+        self._is_waking = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(LineClosed())
+        self._waiting.clear()
+
+
+class ConcurrentLine:
+    """Messages of all queues, in the order of their arrival."""
+
+    def __init__(self, clock: Clock, batch_size: int) -> None:
+        self._clock = clock
+        self._batch_size = batch_size
+        self._ready = deque[Batch]()
+        self._waiters = _Waiters()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    def add(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Messages of a queue have arrived."""
+        size = self._batch_size
+        if size == 1:
+            self._ready.extend([(queue, [message]) for message in messages])
+        else:
+            for at in range(0, len(messages), size):
+                self._ready.append((queue, messages[at : at + size]))
+        self._waiters.wake_one()
+
+    async def next(self) -> Batch:
+        """Wait for a batch."""
+        while True:
+            if self._waiters.is_closed:
+                raise LineClosed
+            if not self._ready:
+                await self._waiters.wait()
+                continue
+            queue, messages = batch = self._ready.popleft()
+            if queue.is_dropped or queue.is_leaving:
+                continue
+            queue.running_count += 1
+            now_ms = self._clock.monotonic_ms()
+            for message in messages:
+                message.started_at_ms = now_ms
+            if self._ready:
+                self._waiters.wake_one()
+            return batch
+
+    def finish(self, queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """These are done."""
+        if not queue.is_dropped:
+            queue.finish(messages)
+
+    def back(self, queue: ProcessQueue) -> None:
+        """A batch is not out any more, however it fared."""
+        queue.running_count -= 1
+        queue.consumed_at_ms = self._clock.monotonic_ms()
+
+    def again(self, queue: ProcessQueue, messages: list[ReceivedMessage], delay_ms: int) -> None:
+        """Hand these out once more, later."""
+        for message in messages:
+            message.started_at_ms = None
+
+        def add() -> None:
+            self._later.discard(handle)
+            if not queue.is_dropped:
+                self.add(queue, messages)
+
+        handle = asyncio.get_running_loop().call_later(delay_ms / 1000, add)
+        self._later.add(handle)
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._ready.clear()
+        self._waiters.close()
+        for handle in self._later:
+            handle.cancel()
+        self._later.clear()
+
+
+class OrderlyLine:
+    """Queues that have messages and none of them out."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        batch_size: int,
+        *,
+        may_hand_out: Callable[[ProcessQueue], bool],
+        recheck_ms: int = 100,
+    ) -> None:
+        self._clock = clock
+        self._batch_size = batch_size
+        self._may_hand_out = may_hand_out
+        self._recheck_ms = recheck_ms
+        self._ready = deque[ProcessQueue]()
+        self._waiters = _Waiters()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    def add(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Messages of a queue have arrived."""
+        queue.arrived.extend(messages)
+        self.offer(queue)
+
+    def offer(self, queue: ProcessQueue) -> None:
+        """A queue may be ready."""
+        if queue.arrived and not queue.is_busy and not queue.is_dropped and not queue.is_leaving:
+            queue.is_busy = True
+            self._ready.append(queue)
+            self._waiters.wake_one()
+
+    async def next(self) -> Batch:
+        """Wait for a batch."""
+        while True:
+            if self._waiters.is_closed:
+                raise LineClosed
+            if not self._ready:
+                await self._waiters.wait()
+                continue
+            queue = self._ready.popleft()
+            if queue.is_dropped or queue.is_leaving:
+                queue.is_busy = False
+                continue
+            if not self._may_hand_out(queue):
+                # Its lock has run out. Another may hold it by now, so nothing goes out until it
+                # is confirmed again.
+                self.release(queue, self._recheck_ms)
+                continue
+            messages = queue.take(self._batch_size)
+            queue.running_count += 1
+            now_ms = self._clock.monotonic_ms()
+            for message in messages:
+                message.started_at_ms = now_ms
+            if self._ready:
+                self._waiters.wake_one()
+            return queue, messages
+
+    def finish(self, queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """These are done, and all before them."""
+        if not queue.is_dropped:
+            queue.commit_taken()
+
+    def back(self, queue: ProcessQueue) -> None:
+        """A batch is not out any more, however it fared."""
+        queue.running_count -= 1
+        queue.consumed_at_ms = self._clock.monotonic_ms()
+
+    def release(self, queue: ProcessQueue, pause_ms: int = 0) -> None:
+        """The queue may come again, at once or after a pause."""
+        if pause_ms <= 0:
+            queue.is_busy = False
+            self.offer(queue)
+            return
+
+        def resume() -> None:
+            self._later.discard(handle)
+            queue.is_busy = False
+            self.offer(queue)
+
+        handle = asyncio.get_running_loop().call_later(pause_ms / 1000, resume)
+        self._later.add(handle)
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._ready.clear()
+        self._waiters.close()
+        for handle in self._later:
+            handle.cancel()
+        self._later.clear()

@@ -1,0 +1,535 @@
+"""PushConsumer: messages come to the application, by a handler or by iteration.
+
+    async with mq.consumer("billing", {"Orders": "Paid || Refund"}, handle) as consumer:
+        await consumer.wait_closed()
+
+    async with mq.consumer("billing", {"Orders": "Paid || Refund"}) as consumer:
+        async for message in consumer:
+            ...
+
+A handler is a coroutine function, or a function that may block and then runs in a thread; at most
+`concurrency` run at a time. Returning means done; what raising means is told in verdicts.py.
+
+An iteration commits a message when it asks for the next one. Leaving the loop leaves the last
+message uncommitted, and it comes again: call `message.ack()` before a break, or handle it in
+`async with message`, which commits at the end of the block and has the message delivered again
+after an error. Several tasks may iterate over one consumer; each message goes to one of them.
+
+Delivery is at least once. A message may come again after a crash, or when its queue changes hands
+while its handler still runs; handlers should bear that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, cast
+
+from ..errors import ClientError, ConfigError
+from ..model.group import ConsumeType
+from ..model.message import Property, StoredMessage
+from ..model.queue import MessageQueue
+from ..protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult
+from .consume_hooks import ConsumeContext, ConsumeHook
+from .consumer_config import ConsumerConfig
+from .group_consumer import GroupConsumer, SessionSource, State
+from .lines import ConcurrentLine, LineClosed, OrderlyLine
+from .process_queue import ProcessQueue
+from .received import ReceivedMessage
+from .returns import Returns
+from .session import Session
+from .start_point import ConsumeFrom
+from .subscriptions import Subscriptions
+from .verdicts import DONE, SUSPEND_MS_MAX, SUSPEND_MS_MIN, Fate, Signal, Verdict, verdict_of
+
+logger = logging.getLogger(__name__)
+
+YIELD_EVERY: Final = 64  # Batches after which other tasks get their turn, if handlers never wait.
+TIMEOUT_DELAY_LEVEL: Final = 3
+WATCH_EVERY_MS_MAX: Final = 60_000
+
+Said = Verdict | None
+MessageHandler = Callable[[ReceivedMessage], Awaitable[Said] | Said]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[Said] | Said]
+_Call = Callable[[list[ReceivedMessage]], Awaitable[Said]]
+
+_RESULTS: Final = {
+    Fate.DONE: ConsumeResult.CR_SUCCESS,
+    Fate.HOLD: ConsumeResult.CR_SUCCESS,
+    Fate.RETRY: ConsumeResult.CR_LATER,
+    Fate.SUSPEND: ConsumeResult.CR_LATER,
+    Fate.DEAD: ConsumeResult.CR_LATER,
+    Fate.COMMIT: ConsumeResult.CR_COMMIT,
+    Fate.ROLL_BACK: ConsumeResult.CR_ROLLBACK,
+}
+
+
+class PushConsumer(GroupConsumer):
+    """A member of a group to whom messages come."""
+
+    consume_type = ConsumeType.CONSUME_PASSIVELY
+
+    def __init__(
+        self,
+        session: Session | SessionSource,
+        group: str,
+        subscriptions: Subscriptions,
+        handler: MessageHandler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        config: ConsumerConfig | None = None,
+        consume_from: ConsumeFrom = "last",
+        hooks: Iterable[ConsumeHook] = (),
+    ) -> None:
+        """Check what is given; raises InvalidName or ConfigError."""
+        super().__init__(
+            session, group, subscriptions, config or ConsumerConfig(), consume_from=consume_from
+        )
+        if handler is not None and batch_handler is not None:
+            raise ConfigError("give a handler or a batch_handler, not both")
+        if batch_handler is None and self.config.consume_batch_size > 1:
+            raise ConfigError("consume_batch_size needs a batch_handler, which takes a list")
+        self._handler = handler
+        self._batch_handler = batch_handler
+        self._hooks = list(hooks)
+        self._threads: ThreadPoolExecutor | None = None
+        self._out: dict[ReceivedMessage, ProcessQueue] = {}  # With those who iterate.
+        self._next_slot_ms = 0.0
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Watch every call of the handler from now on."""
+        self._hooks.append(hook)
+
+    async def wait_closed(self) -> None:
+        """Wait until the consumer is closed; what ends it badly is raised here."""
+        self._require_running()
+        await asyncio.shield(self._running)
+
+    # Life.
+
+    async def _start(self, session: Session) -> None:
+        config = self.config
+        self._line: ConcurrentLine | OrderlyLine
+        batch_size = config.consume_batch_size if self._batch_handler is not None else 1
+        if config.orderly:
+            self._line = OrderlyLine(session.clock, batch_size, may_hand_out=self._may_hand_out)
+        else:
+            self._line = ConcurrentLine(session.clock, batch_size)
+        self._call = self._make_call()
+        self._workers: list[asyncio.Task[None]] = []
+        self._returns = Returns(session, session.wrap(self.name))
+        try:
+            await super()._start(session)
+        except BaseException:
+            self._end_threads()
+            raise
+
+    def _background(self) -> Iterable[Coroutine[Any, Any, None]]:
+        if self._call is not None:
+            self._workers = [
+                self._tasks.spawn(self._work(self._call)) for _ in range(self.config.concurrency)
+            ]
+            yield self._watch_handlers()
+
+    async def _drain(self) -> None:
+        self._line.close()
+        if self._workers:
+            _, running = await asyncio.wait(
+                self._workers, timeout=self.config.close_timeout_ms / 1000
+            )
+            for task in running:
+                logger.warning(
+                    "group=%s a handler did not end in %d ms; its messages come again",
+                    *(self._group, self.config.close_timeout_ms),
+                )
+                task.cancel()
+        self._end_threads()
+
+    async def _leave(self) -> None:
+        self._line.close()
+        await super()._leave()
+        self._out.clear()
+
+    def _end_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    # Messages arrive.
+
+    def messages_arrived(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Messages have been added to a queue."""
+        self._line.add(queue, messages)
+
+    def _may_hand_out(self, queue: ProcessQueue) -> bool:
+        return self.config.is_broadcasting or queue.is_lock_valid(self._clock.monotonic_ms())
+
+    def _queue_stays(self, queue: ProcessQueue) -> None:
+        if isinstance(self._line, OrderlyLine):
+            self._line.offer(queue)
+        else:
+            # What had not been handed out was thrown away when it was about to leave.
+            waiting = [one for one in queue.open_messages() if one.started_at_ms is None]
+            self._line.add(queue, waiting)
+
+    # Handlers.
+
+    def _make_call(self) -> _Call | None:
+        if self._handler is None and self._batch_handler is None:
+            return None
+        function: Callable[..., Any] = self._handler or cast(BatchHandler, self._batch_handler)
+        takes_list = self._batch_handler is not None
+        if _is_coroutine_function(function):
+            if takes_list:
+                return function
+
+            async def call_one(messages: list[ReceivedMessage]) -> Said:
+                return cast(Said, await function(messages[0]))
+
+            return call_one
+        self._threads = ThreadPoolExecutor(
+            self.config.concurrency, thread_name_prefix=f"skylark-{self.name}"
+        )
+
+        async def call_in_thread(messages: list[ReceivedMessage]) -> Said:
+            # The handler sees the context of whoever started the consumer, as a coroutine would.
+            context = contextvars.copy_context()
+            argument = messages if takes_list else messages[0]
+            loop = asyncio.get_running_loop()
+            run = functools.partial(context.run, function, argument)
+            return cast(Said, await loop.run_in_executor(self._threads, run))
+
+        return call_in_thread
+
+    async def _work(self, call: _Call) -> None:
+        line = self._line
+        turns = 0
+        while True:
+            try:
+                queue, messages = await line.next()
+            except LineClosed:
+                return
+            try:
+                if self.config.rate_max is not None:
+                    await self._pace(len(messages), self.config.rate_max)
+                verdict = await self._handle(call, queue, messages)
+                if verdict.fate is Fate.DONE and not self.config.orderly:
+                    line.finish(queue, messages)
+                else:
+                    await self._settle(queue, messages, verdict)
+            finally:
+                line.back(queue)
+            turns += 1
+            if turns % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    async def _handle(
+        self, call: _Call, queue: ProcessQueue, messages: list[ReceivedMessage]
+    ) -> Verdict:
+        """Call the handler; whatever it raises becomes a verdict."""
+        context = self._before(queue.queue, messages) if self._hooks else None
+        started_ms = messages[0].started_at_ms or 0
+        error: Exception | None = None
+        try:
+            verdict = await call(messages) or DONE
+        except Signal as signal:
+            verdict = signal.verdict
+        except Exception as raised:
+            error = raised
+            verdict = verdict_of(raised)
+            logger.exception(
+                "group=%s message=%s queue=%s the handler failed",
+                *(self._group, messages[0].message_id, queue),
+            )
+        cost_ms = self._clock.monotonic_ms() - started_ms
+        figures = self.stats.of(queue.queue.topic)
+        figures.batches += 1
+        figures.handled_ms += cost_ms
+        if verdict.fate.is_success:
+            figures.succeeded += len(messages)
+        else:
+            figures.succeeded += verdict.acked
+            figures.failed += len(messages) - verdict.acked
+        if context is not None:
+            self._after(context, verdict, error, cost_ms)
+        return verdict
+
+    async def _pace(self, count: int, rate: float) -> None:
+        """Spread messages out: each takes its slot, and none is dropped."""
+        now_ms = self._clock.monotonic_ms()
+        slot_ms = max(self._next_slot_ms, now_ms)
+        self._next_slot_ms = slot_ms + count * 1000 / rate
+        if slot_ms > now_ms:
+            await self._clock.sleep_ms(int(slot_ms - now_ms))
+
+    # What becomes of messages.
+
+    async def _settle(
+        self, queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict
+    ) -> None:
+        if queue.is_dropped:
+            return  # Another member has the queue, and will get these.
+        if isinstance(self._line, OrderlyLine):
+            await self._settle_orderly(self._line, queue, messages, verdict)
+        else:
+            await self._settle_concurrent(self._line, queue, messages, verdict)
+
+    async def _settle_concurrent(
+        self,
+        line: ConcurrentLine,
+        queue: ProcessQueue,
+        messages: list[ReceivedMessage],
+        verdict: Verdict,
+    ) -> None:
+        if verdict.fate.is_success:
+            line.finish(queue, messages)
+            return
+        line.finish(queue, messages[: verdict.acked])
+        # One that took too long has been given back already.
+        failed = [message for message in messages[verdict.acked :] if queue.is_open(message)]
+        if self.config.is_broadcasting:
+            for message in failed:
+                logger.warning(
+                    "group=%s message=%s failed and is not repeated: broadcasting has no retries",
+                    *(self._group, message.message_id),
+                )
+            line.finish(queue, failed)
+            return
+        kept = []
+        for message in failed:
+            if await self._give_back(message, verdict.delay_level):
+                line.finish(queue, [message])
+            else:
+                message.reconsume_times += 1
+                kept.append(message)
+        if kept and not queue.is_dropped:
+            line.again(queue, kept, self.config.retry_here_ms)
+
+    async def _settle_orderly(
+        self,
+        line: OrderlyLine,
+        queue: ProcessQueue,
+        messages: list[ReceivedMessage],
+        verdict: Verdict,
+    ) -> None:
+        fate = verdict.fate
+        if fate is Fate.HOLD:
+            line.release(queue)
+            return
+        if fate.is_success:
+            line.finish(queue, messages)
+            line.release(queue)
+            return
+        pause_ms = self.config.suspend_ms if verdict.pause_ms is None else verdict.pause_ms
+        pause_ms = min(max(pause_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+        if fate is Fate.ROLL_BACK:
+            queue.roll_back_taken()
+            line.release(queue, pause_ms)
+            return
+        queue.finish_taken(messages[: verdict.acked])
+        kept = []
+        for message in messages[verdict.acked :]:
+            is_over = message.reconsume_times >= self.config.reconsume_times_max
+            if (fate is Fate.DEAD or is_over) and await self._give_up(message):
+                queue.finish_taken([message])
+            else:
+                message.reconsume_times += 1
+                kept.append(message)
+        if queue.is_dropped:
+            return
+        queue.give_back(kept)
+        line.release(queue, pause_ms if kept else 0)
+
+    async def _give_up(self, message: ReceivedMessage) -> bool:
+        if self.config.is_broadcasting:
+            logger.warning("group=%s message=%s given up", self._group, message.message_id)
+            return True
+        return await self._give_back(message, -1)
+
+    async def _give_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        return await self._returns.give_back(
+            message,
+            delay_level=delay_level,
+            reconsume_times_max=self.config.reconsume_times_max,
+        )
+
+    async def _watch_handlers(self) -> None:
+        """Send back what takes too long, so that it does not hold up the commits for ever."""
+        limit_ms = None if self.config.orderly else self.config.consume_timeout_ms
+        every_ms = min(limit_ms or WATCH_EVERY_MS_MAX, WATCH_EVERY_MS_MAX)
+        mentioned: set[ReceivedMessage] = set()
+        while True:
+            await self._clock.sleep_ms(min(every_ms, self.config.slow_handler_ms))
+            now_ms = self._clock.monotonic_ms()
+            slow = [
+                (queue, message, now_ms - message.started_at_ms)
+                for queue in self._queues.values()
+                for message in queue.open_messages()
+                if message.started_at_ms is not None
+                and now_ms - message.started_at_ms >= self.config.slow_handler_ms
+            ]
+            mentioned &= {message for _, message, _ in slow}
+            for queue, message, took_ms in slow:
+                if message not in mentioned:
+                    mentioned.add(message)
+                    logger.warning(
+                        "group=%s message=%s queue=%s its handler runs for %d ms",
+                        *(self._group, message.message_id, queue, took_ms),
+                    )
+                if limit_ms is not None and took_ms >= limit_ms and not self.config.is_broadcasting:
+                    logger.warning(
+                        "group=%s message=%s given back after %d ms in its handler",
+                        *(self._group, message.message_id, took_ms),
+                    )
+                    is_back = await self._give_back(message, TIMEOUT_DELAY_LEVEL)
+                    if is_back and not queue.is_dropped:
+                        queue.finish([message])
+
+    # Hooks.
+
+    def _before(self, place: MessageQueue, messages: list[ReceivedMessage]) -> ConsumeContext:
+        context = ConsumeContext(
+            group=self._group,
+            messages=messages,
+            queue=place,
+            namespace=self._session.namespace,
+        )
+        for hook in self._hooks:
+            try:
+                hook.before_consume(context)
+            except Exception:
+                logger.exception("group=%s a hook failed before the handler", self._group)
+        return context
+
+    def _after(
+        self, context: ConsumeContext, verdict: Verdict, error: Exception | None, cost_ms: int
+    ) -> None:
+        context.verdict, context.error, context.cost_ms = verdict, error, cost_ms
+        limit_ms = self.config.consume_timeout_ms
+        context.is_timeout = limit_ms is not None and cost_ms >= limit_ms
+        for hook in self._hooks:
+            try:
+                hook.after_consume(context)
+            except Exception:
+                logger.exception("group=%s a hook failed after the handler", self._group)
+
+    # Iterating.
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        self._require_running()
+        if self._call is not None:
+            raise ClientError(
+                "this consumer has a handler, which gets all messages",
+                hint="iterate over a consumer without one",
+            )
+        return _Iteration(self)
+
+    async def take(self) -> ReceivedMessage:
+        """Wait for the next message, for whoever does not like loops; raises LineClosed.
+
+        It stays uncommitted until it is acknowledged.
+        """
+        queue, messages = await self._line.next()
+        message = messages[0]
+        if self.config.rate_max is not None:
+            await self._pace(1, self.config.rate_max)
+        message.settled_by(self)
+        self._out[message] = queue
+        return message
+
+    def acknowledge(self, message: ReceivedMessage) -> None:
+        """A message is done; a second time is harmless."""
+        queue = self._out.pop(message, None)
+        if queue is None:
+            return
+        line = self._line
+        line.finish(queue, (message,))
+        self._count(queue, message, is_success=True)
+        line.back(queue)
+        if isinstance(line, OrderlyLine) and not queue.is_dropped:
+            line.release(queue)
+
+    async def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
+        """A message shall come again, or never."""
+        queue = self._out.pop(message, None)
+        if queue is None:
+            return
+        try:
+            self._count(queue, message, is_success=verdict.fate.is_success)
+            await self._settle(queue, [message], verdict)
+        finally:
+            self._line.back(queue)
+
+    def _count(self, queue: ProcessQueue, message: ReceivedMessage, *, is_success: bool) -> None:
+        figures = self.stats.of(queue.queue.topic)
+        figures.batches += 1
+        figures.handled_ms += self._clock.monotonic_ms() - (message.started_at_ms or 0)
+        if is_success:
+            figures.succeeded += 1
+        else:
+            figures.failed += 1
+
+    # What operators ask.
+
+    async def consume_directly(
+        self, message: StoredMessage, broker_name: str | None
+    ) -> ConsumeMessageDirectlyResult:
+        """Consume one message now, because an operator wants to see how that goes."""
+        if self._call is None or self.state is not State.RUNNING:
+            return await super().consume_directly(message, broker_name)
+        place = MessageQueue(message.topic, broker_name or "", message.queue_id)
+        topic = message.properties.get(Property.RETRY_TOPIC) or message.topic
+        received = ReceivedMessage(message, place, self._session.unwrap(topic))
+        started_ms = self._clock.monotonic_ms()
+        remark: str | None = None
+        try:
+            said = await self._call([received])
+            result = _RESULTS[(said or DONE).fate]
+        except Signal as signal:
+            result = _RESULTS[signal.verdict.fate]
+            remark = str(signal)
+        except Exception as error:
+            result = ConsumeResult.CR_THROW_EXCEPTION
+            remark = f"{type(error).__name__}: {error}"
+        return ConsumeMessageDirectlyResult(
+            result,
+            order=self.config.orderly,
+            remark=remark,
+            spent_time_millis=self._clock.monotonic_ms() - started_ms,
+        )
+
+
+class _Iteration:
+    """One loop over a consumer: asking for the next message commits the one before."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self._current: ReceivedMessage | None = None
+        self._turns = 0
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._current is not None:
+            self._consumer.acknowledge(self._current)
+            self._current = None
+        self._turns += 1
+        if self._turns % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        try:
+            self._current = await self._consumer.take()
+        except LineClosed:
+            raise StopAsyncIteration from None
+        return self._current
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )

@@ -1,0 +1,145 @@
+"""Rebalance: who else is in the group, and which queues are ours by that.
+
+The members of a group are asked from every broker that has one of its topics, and those lists are
+joined: a broker that has just started knows only the members that have come back to it so far.
+Where there is only that one broker, members that were there before its trouble keep their places
+for a few seconds more. Without that, whoever comes back first would take all queues, and hand most
+of them over again a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from ..errors import BrokerError, InvalidBody, TransportError
+from ..model.group import Subscription
+from ..model.queue import MessageQueue
+from .allocation import AllocationStrategy, allocate_sorted
+from .session import Session
+from .subscriptions import differs
+
+logger = logging.getLogger(__name__)
+
+GRACE_MS: Final = 3_000
+
+
+class Members:
+    """Who is in the group, as far as brokers say."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._known: frozenset[str] = frozenset()
+        self._before: frozenset[str] = frozenset()
+        self._trouble_ms: int | None = None
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Who was there when last asked."""
+        return self._known
+
+    @property
+    def only_left(self) -> bool:
+        """Whether the last change was only that members went: they hand nothing over."""
+        return self._known < self._before
+
+    def trouble(self) -> None:
+        """A broker did not answer: for a while its list may be short."""
+        self._trouble_ms = self._session.clock.monotonic_ms()
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether a broker was in trouble a moment ago."""
+        now_ms = self._session.clock.monotonic_ms()
+        return self._trouble_ms is not None and now_ms - self._trouble_ms < GRACE_MS
+
+    async def ask(self, addresses: Sequence[str]) -> frozenset[str] | None:
+        """Ask all of these brokers; None if none of them could say."""
+        answers = await asyncio.gather(*(self._ask(address) for address in addresses))
+        found = [answer for answer in answers if answer is not None]
+        if not found:
+            return None
+        members = frozenset().union(*found)
+        if self.in_grace:
+            members |= self._known
+        if members != self._known:
+            self._before, self._known = self._known, members
+        return members
+
+    async def _ask(self, address: str) -> frozenset[str] | None:
+        try:
+            timeout_ms = self._session.config.api_timeout_ms
+            broker = self._session.broker(address)
+            return frozenset(await broker.get_consumer_ids(self._group, timeout_ms=timeout_ms))
+        except BrokerError as error:
+            # A group without members is told as an error: our heartbeat has not come there yet.
+            logger.debug("group=%s broker=%s has no members: %s", self._group, address, error)
+            return frozenset()
+        except (TransportError, InvalidBody) as error:
+            logger.warning(
+                "group=%s broker=%s get consumer id list failed: %s", self._group, address, error
+            )
+            self.trouble()
+            return None
+
+
+class SubscriptionConflicts:
+    """Finds out whether members of a group want different things, by asking a broker.
+
+    A broker keeps one subscription for a group and topic, that of the member who changed last. If
+    it is not ours, somebody's messages are filtered by the wrong expression.
+    """
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self.found: dict[str, str] = {}  # Topic → what the broker has for the group.
+
+    async def look(self, addresses: Sequence[str], own: Mapping[str, Subscription]) -> None:
+        """Ask one broker, and warn of what is new."""
+        if not addresses:
+            return
+        broker = self._session.broker(self._session.rng.choice(addresses))
+        try:
+            timeout_ms = self._session.config.api_timeout_ms
+            there = await broker.get_consumer_connections(self._group, timeout_ms=timeout_ms)
+        except (TransportError, BrokerError, InvalidBody) as error:
+            logger.debug("group=%s subscriptions not compared: %s", self._group, error)
+            return
+        others = there.subscriptions
+        found = {topic: other.expression for topic, other in others.items() if topic not in own}
+        for topic, mine in own.items():
+            other = others.get(topic)
+            if other is None:
+                found[topic] = "not subscribed"
+            elif differs(mine, other):
+                found[topic] = other.expression
+        for topic, expression in found.items():
+            if self.found.get(topic) != expression:
+                logger.warning(
+                    "group=%s topic=%s members subscribe differently: here %r, at the broker %r; "
+                    "messages get lost until all members of the group subscribe to the same",
+                    self._group,
+                    topic,
+                    own[topic].expression if topic in own else "not subscribed",
+                    expression,
+                )
+        self.found = found
+
+
+def share_of(
+    strategy: AllocationStrategy,
+    group: str,
+    client_id: str,
+    queues_by_topic: Mapping[str, Iterable[MessageQueue]],
+    client_ids: Iterable[str],
+) -> dict[str, set[MessageQueue]]:
+    """Which queues of each topic are ours."""
+    ids = frozenset(client_ids)
+    return {
+        topic: set(allocate_sorted(strategy, group, client_id, queues, ids))
+        for topic, queues in queues_by_topic.items()
+    }
