@@ -234,7 +234,7 @@ class Pair:
         self.disturbed = _merged(world.plan, broker, server, _disturbs)
         self.cut = _merged(world.plan, broker, server, _cuts)
         self.cut_since_ms = 0
-        self.starts = (0, 0)
+        self.cut_by: tuple[str | None, int, int] = (None, 0, 0)
 
     def check(self, now_ms: int) -> None:
         broker = self.world.brokers.get(self.broker.name)
@@ -242,10 +242,11 @@ class Pair:
         is_serving = self.server.is_running and not self.server.is_paused
         is_beating = self.broker.is_running and not self.broker.is_paused
         starts = (self.broker.starts, self.server.starts)
-        is_cut = not is_beating or self.cut.cover(now_ms)
-        if not is_serving or not is_cut or starts != self.starts:
+        # Between one cause and the next there may have been a moment for a heartbeat.
+        cause = "plan" if self.cut.cover(now_ms) else None if is_beating else "down"
+        if not is_serving or cause is None or (cause, *starts) != self.cut_by:
             self.cut_since_ms = now_ms
-        self.starts = starts
+        self.cut_by = (cause, *starts)
         if broker is None or table is None or not is_serving:
             return
         self.world.samples += 1
