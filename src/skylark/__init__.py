@@ -8,10 +8,9 @@ The names below are loaded when they are first used, so that importing a server 
 load a client.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from .lazy import front_door
 
 __version__ = "0.1.0"
 
@@ -26,31 +25,18 @@ if TYPE_CHECKING:
     from .model.message import Message as Message
     from .model.message import StoredMessage as StoredMessage
     from .model.queue import MessageQueue as MessageQueue
-    from .remote import SendStatus as SendStatus
-
-_HOMES = {
-    "connect": "skylark.client.connect",
-    "Client": "skylark.client.facade",
-    "Producer": "skylark.client.producer",
-    "ProducerConfig": "skylark.client.producer",
-    "SendCallback": "skylark.client.producer",
-    "SendReceipt": "skylark.client.receipts",
-    "SendStatus": "skylark.remote",
-    "SkylarkError": "skylark.errors",
-    "Message": "skylark.model.message",
-    "StoredMessage": "skylark.model.message",
-    "MessageQueue": "skylark.model.queue",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'skylark' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    from .remote.broker import SendStatus as SendStatus
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "client.connect": ("connect",),
+            "client.facade": ("Client",),
+            "client.producer": ("Producer", "ProducerConfig", "SendCallback"),
+            "client.receipts": ("SendReceipt",),
+            "errors": ("SkylarkError",),
+            "model.message": ("Message", "StoredMessage"),
+            "model.queue": ("MessageQueue",),
+            "remote.broker": ("SendStatus",),
+        },
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import random
-import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +20,7 @@ from .session import Session
 
 # Nothing is sent there: a datagram socket that is only connected shows which address we would use.
 _ANYWHERE = "192.0.2.1"
+_DISCARD_PORT = 9
 
 
 def connect(
@@ -45,39 +46,41 @@ def connect(
             raise ConfigError(
                 f"connect has no setting {name!r}; it knows {', '.join(sorted(known))}"
             )
-    if settings.get("client_ip") is None and (
-        network is None or isinstance(network, AsyncioNetwork)
-    ):
-        found = find_addresses(code=namesrv_addr, properties=settings.get("properties"), env=env)
-        settings["client_ip"] = local_ip(found[1])
     context = tls if isinstance(tls, ssl.SSLContext) else client_context() if tls else None
     config = ClientConfig(namesrv_addr=namesrv_addr, tls=context, **settings)
+    find_addresses(code=namesrv_addr, properties=config.properties, env=env)  # Or raise, now.
+    is_real = network is None or isinstance(network, AsyncioNetwork)
+    find_ip = local_ip if is_real else None
     kept_hooks = tuple(hooks)
 
     def make_session() -> Session:
-        return Session(config, network=network, clock=clock, rng=rng, env=env, hooks=kept_hooks)
+        return Session(
+            config,
+            network=network,
+            clock=clock,
+            rng=rng,
+            env=env,
+            hooks=kept_hooks,
+            find_ip=find_ip,
+        )
 
     return Client(make_session)
 
 
-def local_ip(name_servers: AddressList) -> str:
+async def local_ip(name_servers: AddressList) -> str:
     """Our address as name servers would see it; a guess where that cannot be known."""
-    for address in name_servers.addresses:
-        if _is_ip(address.host):
-            found = _facing(address.host)
-            if found is not None:
-                return found
-    return _facing(_ANYWHERE) or "127.0.0.1"
-
-
-def _facing(host: str) -> str | None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
+    hosts = [address.host for address in name_servers.addresses if _is_ip(address.host)]
+    for host in (*hosts, _ANYWHERE):
+        try:
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                asyncio.DatagramProtocol, remote_addr=(host, _DISCARD_PORT)
+            )
+        except OSError:
+            continue
+        found = str(transport.get_extra_info("sockname")[0])
+        transport.close()
+        return found
+    return "127.0.0.1"
 
 
 def _is_ip(host: str) -> bool:

@@ -29,7 +29,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -70,6 +70,9 @@ HEARTBEAT_RETRY_MS: Final = 2_000  # While a broker is out of reach.
 HEARTBEAT_SETTLE_MS: Final = 20  # Changes that come together share a heartbeat.
 ROUTE_DOUBT_MS: Final = 1_000  # A route that failed is asked for again at most this often.
 VIP_PORT_STEP: Final = 2
+
+FindIp = Callable[[AddressList], Awaitable[str]]
+"""Finds our own address, as the name servers of a list would see it."""
 
 
 class ProducerMember(Protocol):
@@ -139,8 +142,12 @@ class Session:
         env: Mapping[str, str] | None = None,
         pid: int | None = None,
         hooks: Iterable[RpcHook] = (),
+        find_ip: FindIp | None = None,
     ) -> None:
-        """Look for name server addresses; raises ConfigError where they are malformed."""
+        """Look for name server addresses; raises ConfigError where they are malformed.
+
+        Where the config has no client_ip, find_ip is asked for one when the session is opened.
+        """
         self.config = config = config or ClientConfig()
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
@@ -155,12 +162,9 @@ class Session:
             on_change=self._addresses_changed,
         )
         self.namespace = config.namespace or self._book.current.namespace
-        process_id = pid if pid is not None else os.getpid()
-        self.client_ip = config.client_ip or "127.0.0.1"
-        self.client_id = self._make_client_id(process_id)
-        self.unique_ids = UniqueIdGenerator(
-            self.clock, ip=self.client_ip, pid=process_id, process_mark=self.rng.getrandbits(32)
-        )
+        self._process_id = pid if pid is not None else os.getpid()
+        self._find_ip = find_ip
+        self._set_identity(config.client_ip or "127.0.0.1")
         self.replies = ReplyTable(self.clock, self.rng)
         self.channels = ClientChannels(
             self.network,
@@ -201,6 +205,8 @@ class Session:
             await parts.enter_async_context(self.channels)
             if not self._book.current:
                 await self._book.refresh()
+            if self.config.client_ip is None and self._find_ip is not None:
+                self._set_identity(await self._find_ip(self._book.current))
             parts.push_async_exit(self._leave)
             self._tasks = await parts.enter_async_context(TaskScope())
             await parts.enter_async_context(self.routes.running())
@@ -480,13 +486,20 @@ class Session:
 
         await asyncio.gather(*(leave(address) for address in addresses))
 
-    def _make_client_id(self, process_id: int) -> str:
+    def _set_identity(self, client_ip: str) -> None:
         name = self.config.instance_name
         if name == DEFAULT_INSTANCE_NAME:
             nano = self.clock.monotonic_ms() * 1_000_000 + self.rng.randrange(1_000_000)
-            name = f"{process_id}#{nano}"
+            name = f"{self._process_id}#{nano}"
         unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
-        return f"{self.client_ip}@{name}{unit}"
+        self.client_ip = client_ip
+        self.client_id = f"{client_ip}@{name}{unit}"
+        self.unique_ids = UniqueIdGenerator(
+            self.clock,
+            ip=client_ip,
+            pid=self._process_id,
+            process_mark=self.rng.getrandbits(32),
+        )
 
     # What brokers ask of us.
 
