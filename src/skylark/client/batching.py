@@ -131,8 +131,11 @@ class Batcher:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(topic, queue)
-        if lane.growing.entries_bytes + len(entry) > self._batch_bytes_max:
+        if lane.growing.entries and (
+            lane.growing.entries_bytes + len(entry) > self._batch_bytes_max
+        ):
             self._close_pile(lane)
+            self._pump(key, lane)
         pile = lane.growing
         receipt: asyncio.Future[SendReceipt] = self._loop.create_future()
         pile.messages.append(message)
