@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
 from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -185,6 +185,10 @@ cdef object _name(Scan* s):
     if not _plain_string(s, &start, &size) or size > 32:
         s[0] = before
         return _string(s)
+    return _intern(start, size)
+
+
+cdef object _intern(const uint8_t* start, Py_ssize_t size):
     cdef bytes raw = PyBytes_FromStringAndSize(<const char*>start, size)
     cdef object known = _interned.get(raw)
     if known is None:
@@ -363,6 +367,62 @@ cdef object _scan_json(const uint8_t* data, Py_ssize_t size):
     return command
 
 
+cdef object _scan_binary(const uint8_t* data, Py_ssize_t size):
+    """Read a binary header; None where the pure decoder should look at it."""
+    cdef Py_ssize_t at = 13
+    cdef int32_t length
+    cdef int16_t name_length
+    cdef dict fields = {}
+    cdef object name, value
+    cdef object remark = None
+    if size < 21:
+        return None
+    length = <int32_t>_u32(data + at)
+    at += 4
+    if length < 0 or length > size - at - 4:
+        return None
+    if length:
+        remark = PyUnicode_DecodeUTF8(<const char*>data + at, length, NULL)
+        at += length
+    length = <int32_t>_u32(data + at)
+    at += 4
+    if length != size - at:
+        return None
+    while at < size:
+        if size - at < 6:
+            return None
+        name_length = <int16_t>((<uint32_t>data[at] << 8) | data[at + 1])
+        at += 2
+        # A name or a value of no bytes is no entry; the pure decoder leaves it out.
+        if name_length <= 0 or name_length > size - at - 4:
+            return None
+        if name_length <= 32:
+            name = _intern(data + at, name_length)
+        else:
+            name = PyUnicode_DecodeUTF8(<const char*>data + at, name_length, NULL)
+        at += name_length
+        length = <int32_t>_u32(data + at)
+        at += 4
+        if length <= 0 or length > size - at:
+            return None
+        value = PyUnicode_DecodeUTF8(<const char*>data + at, length, NULL)
+        at += length
+        if PyDict_GetItem(fields, name) is not NULL:
+            return None
+        PyDict_SetItem(fields, name, value)
+    command = _new(_Command)
+    command.code = <int16_t>((<uint32_t>data[0] << 8) | data[1])
+    command.opaque = <int32_t>_u32(data + 5)
+    command.flag = <int32_t>_u32(data + 9)
+    command.fields = fields
+    command.body = b""
+    command.remark = remark
+    command.language = data[2] if data[2] in _name_of_language else _OTHER
+    command.version = <int16_t>((<uint32_t>data[3] << 8) | data[4])
+    command.serialization = 1
+    return command
+
+
 def decode_frames(data, Py_ssize_t frame_bytes_max, Py_ssize_t header_bytes_max):
     """Decode all complete frames at the start of data; see frame.py."""
     cdef const uint8_t[::1] view = data
@@ -397,17 +457,15 @@ def decode_frames(data, Py_ssize_t frame_bytes_max, Py_ssize_t header_bytes_max)
                 break
             body_start = at + 8 + header_length
             command = None
-            if kind == 0:
-                try:
+            try:
+                if kind == 0:
                     command = _scan_json(p + at + 8, header_length)
-                except UnicodeDecodeError:
-                    command = None
-                if command is None:
-                    command = _decode_json(
-                        PyBytes_FromStringAndSize(<const char*>p + at + 8, header_length)
-                    )
-            else:
-                command = _decode_binary(
+                else:
+                    command = _scan_binary(p + at + 8, header_length)
+            except UnicodeDecodeError:
+                command = None
+            if command is None:
+                command = (_decode_json if kind == 0 else _decode_binary)(
                     PyBytes_FromStringAndSize(<const char*>p + at + 8, header_length)
                 )
             if body_start < end:
@@ -554,12 +612,75 @@ cdef int _put_json(Out* out, object command) except -1:
     return _put(out, b"}", 1)
 
 
+cdef int _number(object value, long low, long high) except? -1:
+    cdef int overflow = 0
+    cdef long number = PyLong_AsLongAndOverflow(value, &overflow)
+    if overflow or number < low or number > high:
+        raise OverflowError
+    return <int>number
+
+
+cdef int _put_text(Out* out, str text, Py_ssize_t prefix, Py_ssize_t size_max) except -1:
+    """Write a length of two or four bytes, then the text."""
+    cdef Py_ssize_t size = 0
+    cdef const char* raw = PyUnicode_AsUTF8AndSize(text, &size)
+    cdef char* p
+    if size > size_max:
+        raise OverflowError
+    _reserve(out, prefix + size)
+    p = out.data + out.used
+    if prefix == 4:
+        _put_u32(p, <uint32_t>size)
+    else:
+        p[0] = <char>(size >> 8)
+        p[1] = <char>size
+    memcpy(p + prefix, raw, size)
+    out.used += prefix + size
+    return 0
+
+
+cdef int _put_binary(Out* out, object command) except -1:
+    cdef dict fields = command.fields
+    cdef object remark = command.remark
+    cdef Py_ssize_t mark
+    cdef int code = _number(command.code, -32768, 32767)
+    cdef int language = _number(command.language, 0, 255)
+    cdef int version = _number(command.version, -32768, 32767)
+    cdef int opaque = _number(command.opaque, -2147483648, 2147483647)
+    cdef int flag = _number(command.flag, -2147483648, 2147483647)
+    cdef char* p
+    if fields is None:
+        raise TypeError
+    _reserve(out, 13)
+    p = out.data + out.used
+    p[0] = <char>(code >> 8)
+    p[1] = <char>code
+    p[2] = <char>language
+    p[3] = <char>(version >> 8)
+    p[4] = <char>version
+    _put_u32(p + 5, <uint32_t>opaque)
+    _put_u32(p + 9, <uint32_t>flag)
+    out.used += 13
+    _put_text(out, remark if remark else "", 4, 2147483647)
+    mark = out.used
+    _reserve(out, 4)
+    out.used += 4
+    for name, value in fields.items():
+        _put_text(out, name, 2, 32767)
+        _put_text(out, value, 4, 2147483647)
+    if out.used - mark - 4 > 2147483647:
+        raise OverflowError
+    _put_u32(out.data + mark, <uint32_t>(out.used - mark - 4))
+    return 0
+
+
 def encode_frames(list commands):
     """Encode commands back to back; see frame.py."""
     cdef Out out
     cdef Py_ssize_t start, header_length, length, mark
     cdef object command, body
     cdef bytes header
+    cdef bint is_json
     cdef const uint8_t[::1] view
     out.used = 0
     out.room = 512
@@ -571,21 +692,21 @@ def encode_frames(list commands):
             start = out.used
             _reserve(&out, 8)
             out.used += 8
-            if command.serialization == 0:
-                mark = out.used
-                try:
-                    _put_json(&out, command)
-                except (TypeError, OverflowError, UnicodeEncodeError):
-                    # The pure encoder writes what Python can and words the refusal of the rest.
-                    out.used = mark
-                    header = _encode_json(command)
-                    _put(&out, PyBytes_AS_STRING(header), len(header))
-            elif command.serialization != 1:
+            is_json = command.serialization == 0
+            if not is_json and command.serialization != 1:
                 raise LocalProtocolError(
                     f"header serialization {command.serialization} is unknown"
                 )
-            else:
-                header = _encode_binary(command)
+            mark = out.used
+            try:
+                if is_json:
+                    _put_json(&out, command)
+                else:
+                    _put_binary(&out, command)
+            except (TypeError, OverflowError, UnicodeEncodeError):
+                # The pure encoder writes what Python can and words the refusal of the rest.
+                out.used = mark
+                header = _encode_json(command) if is_json else _encode_binary(command)
                 _put(&out, PyBytes_AS_STRING(header), len(header))
             header_length = out.used - start - 8
             body = command.body
@@ -597,7 +718,7 @@ def encode_frames(list commands):
             _put_u32(out.data + start, <uint32_t>length)
             _put_u32(
                 out.data + start + 4,
-                (<uint32_t>(0 if command.serialization == 0 else 1) << 24) | <uint32_t>header_length,
+                (<uint32_t>(0 if is_json else 1) << 24) | <uint32_t>header_length,
             )
             if len(body):
                 if type(body) is bytes:
