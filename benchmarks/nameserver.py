@@ -8,8 +8,8 @@ server runs with the options of its own start script ("as shipped") and with a s
 the harder opponent for memory and start. Each contender answers the same number of questions before
 a rate is taken, which Apache's compiler needs.
 
-    start       from the spawn of the process to its first answer to GET_ROUTEINFO_BY_TOPIC: seconds,
-                and CPU seconds, which a busy machine does not stretch
+    start       from the spawn of the process to its first answer to GET_ROUTEINFO_BY_TOPIC, in
+                seconds and in CPU seconds, which a busy machine does not stretch
     memory      resident and anonymous, after 2 brokers with 1,000 topics each and 10,000 queries
     queries/s   16 connections, each with 1 or 16 queries under way, answers checked
     per CPU s   the same queries by the CPU time of all threads of the server

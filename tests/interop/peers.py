@@ -192,23 +192,36 @@ class Peers:
         archive.unlink()
 
 
+def fetch_go_client() -> Path:
+    """Return our program over the official Go client, compiled."""
+    root = Path(os.environ.get("SKYLARK_PEERS", HERE / ".peers"))
+    root.mkdir(parents=True, exist_ok=True)
+    program = root / "go-client"
+    _require("go")
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Go keeps what it has compiled, so that this is quick from the second time on.
+        _run("go", "build", "-mod=readonly", "-o", str(program), ".", folder=HERE / "go")
+    return program
+
+
 def _require(tool: str) -> None:
     if shutil.which(tool):
         return
-    packages = ("default-jdk-headless", "maven")
+    packages = ("golang-go",) if tool == "go" else ("default-jdk-headless", "maven")
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
         subprocess.run(["apt-get", "install", "-y", "-qq", *packages], check=True, env=environment)
     if not shutil.which(tool):
         raise PeerError(
-            f"{tool} is missing: install Java 17 or newer and Maven "
-            f"(Debian: apt-get install {' '.join(packages)}), then run make interop again"
+            f"{tool} is missing: install it (Debian: apt-get install {' '.join(packages)}), "
+            "then run make interop again; Java must be 17 or newer, Go 1.19 or newer"
         )
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, folder: Path | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode != 0:
         output = (done.stdout + done.stderr).strip()
         raise PeerError(f"{command[0]} failed with {done.returncode}:\n{output[-3000:]}")
@@ -594,6 +607,14 @@ class JavaClient(JavaProcess):
             home=home,
             java_options=(*_JAVA_SMALL, *java_options),
         )
+
+
+class GoClient(Process):
+    """Our Go program over the official client; see `go/main.go` for its command."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        command = [str(fetch_go_client()), *arguments]
+        super().__init__(f"Go client {arguments[0]}", command, home=home)
 
 
 class MqAdmin:

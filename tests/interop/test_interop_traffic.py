@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster import Cluster
-from peers import JavaClient, Peers
+from peers import GoClient, JavaClient, Peers
 from wire import Probe, loads_lenient
 
 pytestmark = pytest.mark.interop
@@ -85,3 +85,15 @@ def test_a_new_topic_is_known_to_every_name_server(peers: Peers, cluster: Cluste
             answer = probe.call(105, {"topic": "Fresh"})
             assert answer.code == 0
             assert loads_lenient(answer.body)["queueDatas"]
+
+
+def test_the_official_go_client_reads_our_routes(peers: Peers, cluster: Cluster) -> None:
+    """This release of it takes broker ids only without quotes, as old clients are answered."""
+    arguments = (cluster.address, "GoTraffic")
+    with GoClient(cluster.home / "go", "produce", *arguments, "producers", "100") as producer:
+        assert producer.wait_for_line("sent", 60) == "sent 100 failed 0"
+        assert producer.wait_ended() == 0
+    with JavaClient(
+        peers, cluster.home / "go-consumer", "consume", *arguments, "consumers", "100", "30"
+    ) as consumer:
+        assert consumer.wait_for_line("received", 60) == "received 100 duplicates 0"
