@@ -114,6 +114,10 @@ class FakeBroker:
         assert self._listener is not None
         await self._listener.__aexit__(kind, error, traceback)
 
+    def kill(self) -> None:
+        """End at once, without a word to anybody; its port is free for a successor."""
+        _kill(self._listener)
+
     def messages(self, topic: str) -> list[bytes]:
         """The bodies that were stored for a topic, in order."""
         return [stored.body for stored in self.stored if stored.header.topic == topic]
@@ -227,6 +231,10 @@ class FakeNameServer:
         assert self._listener is not None
         await self._listener.__aexit__(kind, error, traceback)
 
+    def kill(self) -> None:
+        """End at once, without a word to anybody; its port is free for a successor."""
+        _kill(self._listener)
+
     def _route(self, request: Request[headers.GetRouteInfoRequest], peer: Peer) -> Response:
         self.requests[request.code] += 1
         topic = request.header.topic
@@ -242,6 +250,15 @@ class FakeNameServer:
             tuple(_queue_data(one, one.topics[topic]) for one in serving),
         )
         return Response(body=TopicRouteBody(route).to_json(standard=True))
+
+
+def _kill(listener: Listener | None) -> None:
+    assert listener is not None
+    assert listener._server is not None
+    listener._server.close()
+    for link in listener.links:
+        link.cut()
+        link.cancel_requests()
 
 
 def _queue_data(broker: FakeBroker, topic: TopicConfig) -> QueueData:
