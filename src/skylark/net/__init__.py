@@ -4,11 +4,13 @@ from .channel import Channel, Channels
 from .config import ClientAuth, NetConfig, TlsMode
 from .listener import Listener
 from .network import AsyncioNetwork, Network, Server
-from .switchboard import Handler, Switchboard
+from .switchboard import AnyHandler, BatchHandler, Handler, RawHandler, Switchboard, refusal
 from .tls import client_context
 
 __all__ = [
+    "AnyHandler",
     "AsyncioNetwork",
+    "BatchHandler",
     "Channel",
     "Channels",
     "ClientAuth",
@@ -16,8 +18,10 @@ __all__ = [
     "Listener",
     "NetConfig",
     "Network",
+    "RawHandler",
     "Server",
     "Switchboard",
     "TlsMode",
     "client_context",
+    "refusal",
 ]

@@ -30,6 +30,7 @@ from ..errors import CallTimeout, ConnectionLost, LocalProtocolError, RemoteProt
 from ..protocol.codes import ResponseCode
 from ..protocol.command import Command
 from ..protocol.connection import Connection
+from ..protocol.exchange import Answers, Deferred
 from ..protocol.frame import FrameLimits, encode_frames
 from .config import NetConfig, TlsMode
 from .switchboard import Later, Switchboard
@@ -85,6 +86,8 @@ class Link(asyncio.Protocol):
         "_backlog",
         "_config",
         "_connection",
+        "_deferred",
+        "_encoded",
         "_established",
         "_flush_bytes",
         "_has_spoken",
@@ -142,11 +145,13 @@ class Link(asyncio.Protocol):
         self._held_bytes = 0
         # Requests being served, each with its coroutine, which has not begun until the task has.
         self._tasks: dict[asyncio.Task[None], tuple[Command, Later]] = {}
+        self._deferred: dict[Deferred, None] = {}  # Requests whose answer somebody else brings.
         self._in_flight = 0
         self._backlog: deque[Command] = deque()  # Requests read and not begun.
         self._is_reading = True
         self._is_draining = False
         self._out: list[Command] = []  # Answers not yet written: of this turn, or for a slow peer.
+        self._encoded: list[bytes] = []  # Answers that came encoded; they go out with _out.
         self._out_bytes = 0
         self._flush_bytes = max(1, config.unsent_bytes_max // 4)
         self._is_flush_due = False
@@ -186,7 +191,11 @@ class Link(asyncio.Protocol):
         if transport is None or self._is_closed:
             return True
         return not (
-            self._in_flight or self._backlog or self._out or transport.get_write_buffer_size()
+            self._in_flight
+            or self._backlog
+            or self._out
+            or self._encoded
+            or transport.get_write_buffer_size()
         )
 
     @property
@@ -260,6 +269,7 @@ class Link(asyncio.Protocol):
         """Give up on requests that are still being served."""
         for task in self._tasks:
             task.cancel()
+        self._drop_deferred()
 
     def stop_reading(self) -> None:
         """Take no further requests; those in hand are still answered."""
@@ -315,6 +325,7 @@ class Link(asyncio.Protocol):
         self._release_held()
         self._backlog.clear()
         self._out.clear()
+        self._encoded.clear()
         self._end_requests()
         problem = self._why or (str(error) if error else "the peer closed")
         for answer in self._connection.abandon():
@@ -418,26 +429,82 @@ class Link(asyncio.Protocol):
         """Serve what was read, as far as the limits go, and answer it in one write."""
         backlog = self._backlog
         begin = self._switchboard.begin
+        batches = self._switchboard.batches
         limit = self._config.in_flight_max
         while backlog:
             if self._in_flight >= limit or self._writable is not None or self._is_closed:
                 break
             command = backlog.popleft()
+            if command.code in batches:
+                self._work_batch(command, limit - self._in_flight)
+                continue
             outcome = begin(command, self)
             if outcome is None:
                 continue
             if not isinstance(outcome, Command):
-                self._begin_later(command, outcome)
+                if isinstance(outcome, Deferred):
+                    self._defer(outcome)
+                else:
+                    self._begin_later(command, outcome)
             elif not command.flag & 2:
                 self._out.append(outcome)
                 self._out_bytes += len(outcome.body)
                 if self._out_bytes >= self._flush_bytes:
                     # Small requests for large answers must not pile up memory.
                     self._flush()
-        if self._out and not self._is_flush_due:
+        if (self._out or self._encoded) and not self._is_flush_due:
             self._flush()
         if backlog or not self._is_reading:
             self._update_reading()
+
+    def _work_batch(self, first: Command, count_max: int) -> None:
+        """Serve the requests of one read that share a handler, as one."""
+        backlog, batches = self._backlog, self._switchboard.batches
+        handle = batches[first.code]
+        commands = [first]
+        while backlog and len(commands) < count_max and batches.get(backlog[0].code) == handle:
+            commands.append(backlog.popleft())
+        outcome = self._switchboard.begin_batch(commands, self)
+        if isinstance(outcome, Deferred):
+            self._defer(outcome)
+        else:
+            self._add_answers(outcome)
+
+    def _add_answers(self, answers: Answers) -> None:
+        if isinstance(answers, bytes):
+            if answers:
+                self._encoded.append(answers)
+                self._out_bytes += len(answers)
+        else:
+            self._out += answers
+            self._out_bytes += sum(len(answer.body) for answer in answers)
+
+    def _defer(self, deferred: Deferred) -> None:
+        self._in_flight += deferred.weight
+        self._deferred[deferred] = None
+        deferred.taken_by(self._deferred_done)
+
+    def _deferred_done(self, deferred: Deferred, answers: Answers) -> None:
+        if self._deferred.pop(deferred, deferred) is deferred:
+            return  # The link was lost first.
+        self._in_flight -= deferred.weight
+        if self._is_closed:
+            return
+        self._add_answers(answers)
+        self._flush_soon()
+        if self._backlog:
+            self._loop.call_soon(self._go_on)
+
+    def _drop_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, {}
+        for one in deferred:
+            one.drop()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due and self._writable is None:
+            # Answers that become ready in the same turn of the loop share one write.
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_due)
 
     def _begin_later(self, command: Command, later: Later) -> None:
         task = self._owner.spawn(self._answer_later(command, later))
@@ -459,10 +526,7 @@ class Link(asyncio.Protocol):
             return
         self._out.append(answer)
         self._out_bytes += len(answer.body)
-        if not self._is_flush_due and self._writable is None:
-            # Answers that become ready in the same turn of the loop share one write.
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_due)
+        self._flush_soon()
 
     def _later_done(self, task: asyncio.Task[None]) -> None:
         entry = self._tasks.pop(task, None)
@@ -490,6 +554,7 @@ class Link(asyncio.Protocol):
                 task.cancel()
         if oneways:
             self._owner.adopt(oneways)
+        self._drop_deferred()
 
     def _update_reading(self) -> None:
         wanted = not (self._is_draining or self._backlog or self._writable is not None)
@@ -512,7 +577,13 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Write answers until none is left or the peer is too slow; then they wait in _out."""
-        while self._out and self._writable is None and not self._is_closed:
+        while (self._out or self._encoded) and self._writable is None and not self._is_closed:
+            if self._encoded:
+                encoded, self._encoded = self._encoded, []
+                data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
+                self._out_bytes -= len(data)
+                self._send(data)
+                continue
             if self._out_bytes < self._flush_bytes:
                 answers, self._out, self._out_bytes = self._out, [], 0
             else:

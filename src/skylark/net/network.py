@@ -88,3 +88,23 @@ class _AsyncioServer:
 
     async def wait_closed(self) -> None:
         await self._server.wait_closed()
+
+
+def local_name_and_ip() -> tuple[str, str]:
+    """This machine's host name, and the address by which others are likely to reach it."""
+    name = socket.gethostname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: the system only says which of its addresses it would send from.
+            probe.connect(("192.0.2.1", 9))
+            return name, str(probe.getsockname()[0])
+        except OSError:
+            return name, "127.0.0.1"
+
+
+def resolved(host: str) -> str:
+    """An IP address of a host; raises ConnectFailed."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConnectFailed(host, f"the name does not resolve: {error.strerror}") from None

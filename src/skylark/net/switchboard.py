@@ -2,6 +2,13 @@
 
 A handler that may wait is a coroutine function; one that may not is a plain function and is
 answered at once, in the same write as its neighbours. A handler that returns None is not answered.
+
+    Handler        one request, typed                                   most of them
+    RawHandler     one request as it came; may defer its answer         long polls
+    BatchHandler   all requests of one read that stand side by side     sends
+
+The last two are for what comes by the hundred thousand. They refuse bad input themselves, with
+refusal() for the wording; an exception out of a batch refuses all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from typing import Any
 from ..errors import BrokerError, SkylarkError, StoreClosed, StoreFull
 from ..protocol.codes import ResponseCode
 from ..protocol.command import Command
-from ..protocol.exchange import Peer, Request, Response
+from ..protocol.exchange import Answers, Deferred, Peer, Request, Response
 from ..protocol.header import Header
 
 logger = logging.getLogger(__name__)
@@ -33,6 +40,26 @@ class Handler:
     handle: Handle
 
 
+@dataclass(frozen=True, slots=True)
+class RawHandler:
+    """How one request code is served that reads its fields itself."""
+
+    handle: Callable[[Command, Peer], Command | Deferred | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHandler:
+    """How a request code is served together with its neighbours; codes may share one.
+
+    Answers nothing for oneway requests.
+    """
+
+    handle: Callable[[list[Command], Peer], Answers | Deferred]
+
+
+AnyHandler = Handler | RawHandler | BatchHandler
+
+
 def _ignore(peer: Peer) -> None:
     """Nothing depends on this peer coming or going."""
 
@@ -42,17 +69,40 @@ class Switchboard:
 
     def __init__(
         self,
-        handlers: Mapping[int, Handler],
+        handlers: Mapping[int, AnyHandler],
         *,
         on_connect: Callable[[Peer], None] = _ignore,
         on_disconnect: Callable[[Peer], None] = _ignore,
     ) -> None:
-        self._handlers = {int(code): handler for code, handler in handlers.items()}
+        self._handlers: dict[int, Handler] = {}
+        self._raw: dict[int, Callable[[Command, Peer], Command | Deferred | None]] = {}
+        # Request code → who serves it in batches.
+        self.batches: dict[int, Callable[[list[Command], Peer], Answers | Deferred]] = {}
+        for code, handler in handlers.items():
+            if isinstance(handler, BatchHandler):
+                self.batches[int(code)] = handler.handle
+            elif isinstance(handler, RawHandler):
+                self._raw[int(code)] = handler.handle
+            else:
+                self._handlers[int(code)] = handler
         self.on_connect = on_connect
         self.on_disconnect = on_disconnect
 
-    def begin(self, command: Command, peer: Peer) -> Command | Later | None:
+    def begin_batch(self, commands: list[Command], peer: Peer) -> Answers | Deferred:
+        """Serve requests that share a batch handler."""
+        try:
+            return self.batches[commands[0].code](commands, peer)
+        except Exception as error:
+            return [refusal(command, peer, error) for command in commands if not command.is_oneway]
+
+    def begin(self, command: Command, peer: Peer) -> Command | Deferred | Later | None:
         """Serve a request: the answer, None where none is due, or a coroutine for finish()."""
+        raw = self._raw.get(command.code)
+        if raw is not None:
+            try:
+                return raw(command, peer)
+            except Exception as error:
+                return refusal(command, peer, error)
         handler = self._handlers.get(command.code)
         if handler is None:
             return command.reply(
@@ -67,7 +117,7 @@ class Switchboard:
             )
             outcome = handler.handle(request, peer)
         except Exception as error:
-            return _refusal(command, peer, error)
+            return refusal(command, peer, error)
         if isinstance(outcome, Response):
             return _answer(command, outcome)
         if outcome is None:
@@ -79,7 +129,7 @@ class Switchboard:
         try:
             outcome = await later
         except Exception as error:
-            return _refusal(command, peer, error)
+            return refusal(command, peer, error)
         return None if outcome is None else _answer(command, outcome)
 
 
@@ -89,7 +139,7 @@ def _answer(command: Command, response: Response) -> Command:
     return command.reply(response.code, response.remark, fields, response.body)
 
 
-def _refusal(command: Command, peer: Peer, error: Exception) -> Command:
+def refusal(command: Command, peer: Peer, error: Exception) -> Command:
     """Turn what a handler raised into an answer.
 
     An AssertionError is our own mistake: nothing that depends on what was asserted can be

@@ -6,6 +6,7 @@ the network shell. What it may ask of the peer itself is in Peer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -36,6 +37,54 @@ class Response:
     remark: str | None = None
     header: Header | None = None
     body: bytes | memoryview = b""
+
+
+Answers = bytes | Sequence[Command]
+"""Answers to one or several requests: commands, or frames that are encoded already."""
+
+
+class Deferred:
+    """Answers that come later, without a task that waits for them.
+
+    A handler of raw requests that cannot answer yet returns one and keeps it. Whoever has the
+    answers calls answer(), once; when the peer goes first, on_dropped is called instead.
+    """
+
+    __slots__ = ("_early", "_take", "is_done", "on_dropped", "weight")
+
+    def __init__(
+        self, *, weight: int = 0, on_dropped: Callable[[Deferred], None] | None = None
+    ) -> None:
+        # How many requests it counts for where those under way are limited: 0 for one that waits
+        # for something that the peer itself may have to bring about.
+        self.weight = weight
+        self.on_dropped = on_dropped
+        self.is_done = False
+        self._take: Callable[[Deferred, Answers], None] | None = None
+        self._early: Answers | None = None
+
+    def answer(self, answers: Answers) -> None:
+        """Hand over the answers; nobody hears them if the peer is gone."""
+        if self.is_done:
+            return
+        self.is_done = True
+        if self._take is None:
+            self._early = answers
+        else:
+            self._take(self, answers)
+
+    def taken_by(self, take: Callable[[Deferred, Answers], None]) -> None:
+        """Say who takes the answers; for the network shell."""
+        self._take = take
+        if self._early is not None:
+            take(self, self._early)
+
+    def drop(self) -> None:
+        """The peer is gone; for the network shell."""
+        if not self.is_done:
+            self.is_done = True
+            if self.on_dropped is not None:
+                self.on_dropped(self)
 
 
 class Peer(Protocol):
