@@ -6,6 +6,7 @@
     │   └── InvalidHeader         the frame is sound, a field of its typed header is not
     ├── InvalidBody               a JSON body, record or batch that does not parse
     │   └── InvalidJson           it is not JSON, not even in fastjson's dialect
+    ├── InvalidExpression         a filter expression that cannot be understood
     ├── InvalidName               a topic or group name that breaks the rules for names
     │   ├── InvalidRecord         a record, on the wire or on disk: also a CorruptRecord
     │   ├── InvalidBatch          a batch body whose lengths lie
@@ -75,6 +76,18 @@ class InvalidJson(InvalidBody):
         super().__init__(f"{problem} at character {position}")
         self.problem = problem
         self.position = position
+
+
+class InvalidExpression(SkylarkError):
+    """A filter expression that does not parse."""
+
+    def __init__(self, expression: str, problem: str) -> None:
+        super().__init__(f"expression {expression[:64]!r} {problem}")
+        self.expression = expression
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[InvalidExpression], tuple[str, str]]:
+        return type(self), (self.expression, self.problem)
 
 
 class InvalidName(SkylarkError):

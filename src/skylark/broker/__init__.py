@@ -1,0 +1,1 @@
+"""The broker: topics, groups and clients around a store."""

@@ -1,0 +1,455 @@
+"""Broker: builds the parts and runs them in order; run() is the process around it.
+
+start                                       stop, the same backwards
+lock, open and recover the store            flush, checkpoint, no mark of a crash
+read the tables                             save the tables
+flush, deliver delayed messages, retain     no more of it
+listen                                      refuse sends, finish what is under way
+register with the name servers              unregister
+ready
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import logging
+import os
+import random
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Final, Self
+
+from ..clock import Clock, SystemClock
+from ..errors import StoreError, TransportError
+from ..net.channel import Channels
+from ..net.config import NetConfig
+from ..net.listener import Listener
+from ..net.network import AsyncioNetwork, Network, local_name_and_ip, resolved
+from ..net.switchboard import AnyHandler, BatchHandler, Handler, RawHandler, Switchboard
+from ..net.tasks import TaskScope
+from ..protocol.bodies import HeartbeatData
+from ..protocol.codes import RequestCode
+from ..protocol.command import Command
+from ..protocol.exchange import Peer
+from ..remote import RemoteNameServer
+from ..store import Files, MessageStore
+from ..store.flusher import Flusher
+from ..store.retention import Retention
+from . import handlers
+from .arrivals import Arrivals
+from .clients import Clients
+from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
+from .delay import DelayService
+from .flow import FlowControl
+from .groups import GroupTable
+from .identity import Identity
+from .locks import QueueLocks
+from .observer import Observer
+from .offsets import ConsumerOffsets
+from .parts import Parts
+from .processors.heartbeat import HeartbeatProcessor
+from .registration import Registration
+from .topics import TopicTable
+
+logger = logging.getLogger(__name__)
+
+SELF_CHECK_TIMEOUT_MS: Final = 3_000
+_NOT_IN_NAMES: Final = re.compile(r"[^%|a-zA-Z0-9_-]")  # A host name may have dots, a topic none.
+_NOT_ON_THE_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class Broker:
+    """A broker; it serves from entering the block until leaving it.
+
+    async with Broker(config, clock=clock, network=network, files=files, rng=rng) as broker:
+        await broker.serve()
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        network: Network,
+        files: Files,
+        rng: random.Random,
+        host_ip: str = "127.0.0.1",
+        observer: Observer | None = None,
+        on_config: Callable[[BrokerConfig], None] = lambda config: None,
+    ) -> None:
+        """host_ip is this machine's own address, for where the config names none."""
+        if not config.broker_name:
+            config = config.replace(broker_name="broker-a")
+        self._live = LiveConfig(config)
+        self._clock = clock
+        self._network = network
+        self._files = files
+        self._rng = rng
+        self._host_ip = host_ip
+        self._observer = observer or Observer()
+        self._on_config = on_config
+        self._parts = contextlib.AsyncExitStack()
+        self._listener: Listener | None = None
+        self._registration: Registration | None = None
+        self._self_check_seen = ""
+        self.parts: Parts | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients are told to connect."""
+        assert self.parts is not None, "the broker is not open"
+        return self.parts.identity.address
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._listener is not None, "the broker is not open"
+        return self._listener.address[1]
+
+    @property
+    def boot_line(self) -> str:
+        """What a process says when it is ready; scripts look for it."""
+        config = self._live.current
+        servers = f" and name server is {config.namesrv_addr}" if config.namesrv_addr else ""
+        return (
+            f"The broker[{config.broker_name}, {self.address}] boot success. "
+            f"serializeType=JSON{servers}"
+        )
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as parts:
+            await self._open(parts)
+            self._parts = parts.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._parts.__aexit__(kind, error, traceback)
+
+    async def serve(self) -> None:
+        """Wait until cancelled, or until something fails that must not."""
+        assert self._listener is not None
+        await self._listener.serve()
+
+    # Building.
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        config, clock = self._live.current, self._clock
+        store = stack.enter_context(
+            MessageStore.open(config.store_config(), self._files, clock, progress=_report_recovery)
+        )
+        store.mark_open()
+        flusher = Flusher(store, clock)
+        parts = self.parts = self._build(store, flusher)
+        stack.callback(_save, parts)
+        await stack.enter_async_context(flusher.running())
+        await stack.enter_async_context(
+            Retention(store, clock, undelivered_from=parts.delay.undelivered_from).running()
+        )
+        channels = await stack.enter_async_context(
+            Channels(
+                self._network,
+                clock,
+                self._rng,
+                switchboard=Switchboard({}, on_disconnect=self._server_lost),
+            )
+        )
+        scope = await stack.enter_async_context(TaskScope())
+        await stack.enter_async_context(_delivering(parts, scope))
+        for timer in (
+            scope.spawn(self._save_offsets(parts)),
+            scope.spawn(self._drop_expired(parts)),
+        ):
+            stack.callback(timer.cancel)
+        await self._listen(stack, parts)
+        self._registration = registration = Registration(
+            self._live,
+            parts.identity,
+            parts.topics,
+            [RemoteNameServer(channels, address) for address in config.name_servers],
+            clock,
+            self._rng,
+        )
+        parts.topics.on_change = registration.topics_changed
+        stack.push_async_callback(self._stop_serving, parts)
+        if config.advertised_address_check:
+            await self._check_advertised(channels, parts)
+        stack.push_async_callback(registration.leave)
+        await registration.register()
+        keeping = scope.spawn(registration.keep())
+        stack.callback(keeping.cancel)
+
+    async def _listen(self, stack: contextlib.AsyncExitStack, parts: Parts) -> None:
+        heartbeats = HeartbeatProcessor(
+            self._live, topics=parts.topics, groups=parts.groups, clients=parts.clients
+        )
+        heartbeats.on_client = self._client_seen
+        table = handlers.build(parts, heartbeats)
+        config = NetConfig.of(self._live.current)
+        self._listener = await stack.enter_async_context(
+            Listener(config, _switchboard(table, parts), self._network)
+        )
+        parts.identity.bind(self._listener.address[1])
+        if config.listen_port:
+            # Old clients send to this port, so that no pull is ever in their way.
+            fast = dataclasses.replace(config, listen_port=config.listen_port + FAST_PORT_STEP)
+            board = _switchboard(table, parts, without=_NOT_ON_THE_FAST_PORT)
+            await stack.enter_async_context(Listener(fast, board, self._network))
+
+    def _build(self, store: MessageStore, flusher: Flusher) -> Parts:
+        live, clock, files = self._live, self._clock, self._files
+        config = live.current
+        folder = os.path.join(store.config.store_path_root_dir, "config")
+        files.make_directory(folder)
+        topics = TopicTable(config, os.path.join(folder, "topics.json"), files, clock)
+        topics.load()
+        groups = GroupTable(
+            os.path.join(folder, "subscriptionGroup.json"),
+            files,
+            clock,
+            may_create=lambda: live.current.auto_create_subscription_group,
+        )
+        groups.load()
+        offsets = ConsumerOffsets(
+            os.path.join(folder, "consumerOffset.json"),
+            files,
+            clock,
+            max_offset=store.max_offset,
+        )
+        offsets.load()
+        arrivals = Arrivals(store, clock)
+        store.set_on_arrivals(arrivals.arrived)
+        delay = DelayService(
+            store,
+            arrivals,
+            flusher,
+            clock,
+            os.path.join(folder, "delayOffset.json"),
+            files,
+            save_interval_ms=config.flush_delay_offset_interval,
+        )
+        delay.load()
+
+        def may_notify(name: str) -> bool:
+            group = groups.get(name)
+            return live.current.notify_consumer_ids_changed_enable and (
+                group is None or group.notify_consumer_ids_changed_enable
+            )
+
+        return Parts(
+            live=live,
+            identity=Identity(live, ip=self._host_ip, port=config.listen_port),
+            topics=topics,
+            groups=groups,
+            clients=Clients(
+                clock, expiry_ms=lambda: live.current.client_expiry_ms, may_notify=may_notify
+            ),
+            offsets=offsets,
+            locks=QueueLocks(clock, lease_ms=lambda: live.current.queue_lock_lease_ms),
+            arrivals=arrivals,
+            delay=delay,
+            flow=FlowControl(live, store, clock),
+            observer=self._observer,
+            store=store,
+            flusher=flusher,
+            files=files,
+            clock=clock,
+            rng=self._rng,
+            booted_at_ms=clock.now_ms(),
+        )
+
+    # While it runs.
+
+    async def _save_offsets(self, parts: Parts) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._clock.sleep_ms(self._live.current.flush_consumer_offset_interval)
+            content = parts.offsets.take_changed()
+            if content is None:
+                continue
+            try:
+                # Two syncs take long on a busy disk, and the loop has other things to do.
+                await loop.run_in_executor(None, parts.offsets.write, content)
+            except StoreError as error:
+                logger.error("consumer offsets not saved, tried again: %s", error)
+
+    async def _drop_expired(self, parts: Parts) -> None:
+        while True:
+            await self._clock.sleep_ms(self._live.current.client_scan_interval_ms)
+            parts.clients.drop_expired()
+            parts.locks.drop_expired()
+
+    def _server_lost(self, peer: Peer) -> None:
+        if self._registration is not None:
+            self._registration.connection_lost(peer)
+
+    # The advertised address.
+
+    async def _check_advertised(self, channels: Channels, parts: Parts) -> None:
+        """Dial the address that clients are told, and say where it does not lead here."""
+        address = parts.identity.address
+        word = f"self-check@{self._rng.getrandbits(64):016x}"
+        problem = None
+        try:
+            await channels.call(
+                address,
+                Command.request(RequestCode.HEART_BEAT, body=HeartbeatData(word).to_json()),
+                SELF_CHECK_TIMEOUT_MS,
+            )
+        except TransportError as error:
+            problem = f"cannot be reached from here: {error.problem}"
+        else:
+            if self._self_check_seen != word:
+                problem = "leads to another server"
+        channels.drop(address)
+        if problem is not None:
+            logger.warning(
+                "clients are told to connect to %s, which %s; set brokerIP1 to an address of this "
+                "broker that clients can reach, and check port mappings and firewalls",
+                address, problem,
+            )  # fmt: skip
+
+    def _client_seen(self, client_id: str) -> None:
+        if client_id.startswith("self-check@"):
+            self._self_check_seen = client_id
+
+    # Stopping.
+
+    async def _stop_serving(self, parts: Parts) -> None:
+        """Refuse sends for a moment, so that producers turn to another broker, and let pulls go."""
+        parts.flow.is_stopping = True
+        assert self._listener is not None
+        if any(link.has_spoken for link in self._listener.links):
+            await self._clock.sleep_ms(self._live.current.stop_grace_ms)
+        parts.arrivals.close()
+
+
+def _save(parts: Parts) -> None:
+    try:
+        parts.offsets.save()
+    except StoreError as error:
+        logger.error("consumer offsets not saved: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def _delivering(parts: Parts, scope: TaskScope) -> AsyncIterator[None]:
+    task = scope.spawn(parts.delay.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if parts.store.failure is None:
+            await parts.delay.save()
+
+
+def _switchboard(
+    table: handlers.Handlers, parts: Parts, *, without: frozenset[int] = frozenset()
+) -> Switchboard:
+    entries: dict[int, AnyHandler] = {
+        code: Handler(header, handle) for code, (header, handle) in table.typed.items()
+    }
+    entries |= {code: RawHandler(handle) for code, handle in table.raw.items()}
+    entries |= {code: BatchHandler(handle) for code, handle in table.batches.items()}
+
+    def gone(peer: Peer) -> None:
+        parts.clients.connection_lost(peer)
+        parts.identity.connection_lost(peer)
+
+    return Switchboard(
+        {code: entry for code, entry in entries.items() if code not in without},
+        on_disconnect=gone,
+    )
+
+
+def _report_recovery(what: str, done: int, total: int) -> None:
+    logger.info("recovery: %s, %d of %d", what, done, total)
+
+
+# The process.
+
+
+def run(config: BrokerConfig) -> int:
+    """Be a broker until told to stop; return the exit code.
+
+    SIGTERM and SIGINT let what is under way finish; a second one does not wait for it. Raises what
+    kept it from starting: OSError for the port, StoreError and ConfigError for files and settings.
+    """
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            return runner.run(_serve(config))
+        except asyncio.CancelledError:
+            return 1  # Told twice: left without finishing.
+
+
+async def _serve(config: BrokerConfig) -> int:
+    stop = asyncio.Event()
+    on_signals(stop)
+    broker = os_broker(config)
+    async with broker:
+        gc.collect()
+        gc.freeze()  # What is there now stays: the collector need not look at it again.
+        print(broker.boot_line, flush=True)
+        await stop.wait()
+        assert broker.parts is not None
+        has_failed = broker.parts.store.failure is not None
+    return 1 if has_failed else 0
+
+
+def os_broker(config: BrokerConfig) -> Broker:
+    """A broker on this machine's clocks, network and files; names and addresses filled in."""
+    from ..store import OsFiles
+
+    name, ip = local_name_and_ip()
+    if config.listen_host.startswith("127.") or config.listen_host in ("localhost", "::1"):
+        ip = "127.0.0.1"
+    if config.broker_ip1:
+        ip = resolved(config.broker_ip1)
+    if not config.broker_name:
+        config = config.replace(broker_name=_NOT_IN_NAMES.sub("_", name) or "broker-a")
+    return Broker(
+        config,
+        clock=SystemClock(),
+        network=AsyncioNetwork(),
+        files=OsFiles(),
+        rng=random.Random(),
+        host_ip=ip,
+        on_config=_set_log_level,
+    )
+
+
+def _set_log_level(config: BrokerConfig) -> None:
+    logging.getLogger("skylark").setLevel(config.log_level.upper())
+
+
+def on_signals(stop: asyncio.Event) -> None:
+    """Let SIGTERM and SIGINT set an event, and a second one cancel the current task."""
+    main = asyncio.current_task()
+    assert main is not None
+
+    def told() -> None:
+        if stop.is_set():
+            main.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,820 @@
+"""BrokerConfig: every setting of a broker, under RocketMQ's names.
+
+One flat schema, as broker.conf is one flat file. What the store and the network need is handed to
+them by store_config() and NetConfig.of(); their parts see nothing else of it. Keys that tune
+RocketMQ's thread pools are accepted without effect (see config/rocketmq_keys.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import ClassVar
+
+from ..config import Settings, Update, apply_update, public_items, rocketmq_keys, setting
+from ..errors import ConfigError, InvalidName
+from ..model.names import check_topic_name
+from ..store.config import DELAY_LEVELS, FlushDiskType, StoreConfig
+
+LISTEN_PORT = 10911
+FAST_PORT_STEP = -2
+HA_PORT_STEP = 1
+LOG_FILE_NAME = "broker.log"
+UPDATE_TEXT_CHARS_MAX = 65_536
+
+_KIB = 1024
+_MIB = 1024 * 1024
+_GIB = 1024 * _MIB
+_DAY_MS = 24 * 3_600_000
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+# RocketMQ's broker answers these too. They have no meaning here; tools that list or compare
+# settings expect to find them.
+_INERT_KEYS = (
+    "sendMessageThreadPoolNums",
+    "putMessageFutureThreadPoolNums",
+    "pullMessageThreadPoolNums",
+    "processReplyMessageThreadPoolNums",
+    "queryMessageThreadPoolNums",
+    "adminBrokerThreadPoolNums",
+    "clientManageThreadPoolNums",
+    "consumerManageThreadPoolNums",
+    "heartbeatThreadPoolNums",
+    "endTransactionThreadPoolNums",
+    "sendThreadPoolQueueCapacity",
+    "pullThreadPoolQueueCapacity",
+    "replyThreadPoolQueueCapacity",
+    "queryThreadPoolQueueCapacity",
+    "clientManagerThreadPoolQueueCapacity",
+    "consumerManagerThreadPoolQueueCapacity",
+    "heartbeatThreadPoolQueueCapacity",
+    "endTransactionPoolQueueCapacity",
+    "useReentrantLockWhenPutMessage",
+    "serverWorkerThreads",
+    "serverCallbackExecutorThreads",
+    "serverSelectorThreads",
+    "serverSocketBacklog",
+    "useEpollNativeSelector",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(Settings):
+    """The settings of a broker."""
+
+    component: ClassVar[str] = "broker"
+
+    # Who it is.
+
+    broker_cluster_name: str = setting(
+        "DefaultCluster", "The cluster it belongs to.", rocketmq_default="DefaultCluster"
+    )
+    broker_name: str = setting(
+        "",
+        "Name of the master and its replicas; empty stands for the host name.",
+        rocketmq_key="brokerName",
+    )
+    broker_id: int = setting(
+        0, "0 for the master, above for replicas.", at_least=0, at_most=_INT_MAX, rocketmq_default=0
+    )
+    broker_ip1: str = setting(
+        "",
+        "The address that clients are told to connect to; empty stands for this machine's own.",
+        key="brokerIP1",
+        rocketmq_key="brokerIP1",
+    )
+    broker_ip2: str = setting(
+        "",
+        "The address that replicas are told to connect to; empty stands for brokerIP1.",
+        key="brokerIP2",
+        rocketmq_key="brokerIP2",
+    )
+    broker_role: str = setting(
+        "ASYNC_MASTER",
+        "ASYNC_MASTER answers without waiting for replicas.",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+        rocketmq_default="ASYNC_MASTER",
+    )
+    region_id: str = setting(
+        "DefaultRegion",
+        "The region that answers to sends carry, for traces.",
+        rocketmq_default="DefaultRegion",
+    )
+    rocketmq_home: str = setting(
+        "",
+        "Directory of a RocketMQ installation, for scripts that set it; nothing is read there.",
+        path=True,
+        rocketmq_key="rocketmqHome",
+        env=("ROCKETMQ_HOME",),
+    )
+    broker_config_path: str = setting(
+        "",
+        "File that settings changed by request are written to; with `-c FILE` it is that file.",
+        path=True,
+        rocketmq_key="brokerConfigPath",
+    )
+    config_black_list: str = setting(
+        "configBlackList;brokerConfigPath",
+        "Keys that no request may change, joined by `;`; it narrows what is allowed, never widens.",
+        rocketmq_default="configBlackList;brokerConfigPath",
+    )
+
+    # Name servers.
+
+    namesrv_addr: str = setting(
+        "",
+        "Name servers to register with, as `host:port;host:port`; empty registers nowhere.",
+        rocketmq_key="namesrvAddr",
+        env=("NAMESRV_ADDR",),
+    )
+    register_name_server_period: int = setting(
+        30_000,
+        "How often it registers again, in ms.",
+        at_least=10_000,
+        at_most=60_000,
+        rocketmq_default=30_000,
+    )
+    register_broker_timeout_mills: int = setting(
+        6_000,
+        "How long one registration may take.",
+        at_least=100,
+        at_most=_DAY_MS,
+        rocketmq_default=6_000,
+    )
+    force_register: bool = setting(
+        True,
+        "Register fully each time; else only when a name server has an older table.",
+        rocketmq_default=True,
+    )
+    compressed_register: bool = setting(
+        False, "Send the topic table compressed.", rocketmq_default=False
+    )
+    advertised_address_check: bool = setting(
+        True, "Dial the advertised address at the start, and say so when it does not lead here."
+    )
+
+    # Topics and groups.
+
+    auto_create_topic_enable: bool = setting(
+        True,
+        "Make a topic when the first message is sent to it.",
+        rocketmq_default=True,
+    )
+    default_topic_queue_nums: int = setting(
+        8,
+        "Queues of a topic made that way, at most.",
+        at_least=1,
+        at_most=65_536,
+        rocketmq_default=8,
+    )
+    topic_queue_nums_max: int = setting(
+        4_096, "Most queues that a topic may have.", at_least=1, at_most=65_536
+    )
+    cluster_topic_enable: bool = setting(
+        True, "Let the topic named after the cluster be used.", rocketmq_default=True
+    )
+    broker_topic_enable: bool = setting(
+        True, "Let the topic named after the broker be used.", rocketmq_default=True
+    )
+    trace_topic_enable: bool = setting(
+        False, "Make the topic of message traces at the start.", rocketmq_default=False
+    )
+    msg_trace_topic_name: str = setting(
+        "RMQ_SYS_TRACE_TOPIC",
+        "The topic of message traces.",
+        rocketmq_default="RMQ_SYS_TRACE_TOPIC",
+    )
+    trace_on: bool = setting(
+        True, "Tell clients that traces are wanted.", hot=True, remote=True, rocketmq_default=True
+    )
+    auto_create_subscription_group: bool = setting(
+        True,
+        "Make a consumer group when it is first used.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
+    )
+    broker_permission: int = setting(
+        6,
+        "What may be done here: 6 read and write, 4 read, 2 write.",
+        at_least=0,
+        at_most=7,
+        hot=True,
+        remote=True,
+        rocketmq_default=6,
+    )
+
+    # Sends.
+
+    max_message_size: int = setting(
+        4 * _MIB,
+        "Largest body of a message, in bytes.",
+        at_least=1,
+        at_most=_GIB,
+        rocketmq_default=4 * _MIB,
+    )
+    message_delay_level: str = setting(
+        DELAY_LEVELS, "The delay of each level.", rocketmq_default=DELAY_LEVELS
+    )
+    reject_transaction_message: bool = setting(
+        False,
+        "Refuse transactional messages.",
+        hot=True,
+        remote=True,
+        rocketmq_default=False,
+    )
+    start_accept_send_request_time_stamp: int = setting(
+        0,
+        "Refuse sends before this wall time, in ms.",
+        at_least=0,
+        at_most=_LONG_MAX,
+        rocketmq_default=0,
+    )
+    store_reply_message_enable: bool = setting(
+        True,
+        "Keep the replies of request-reply in their topic.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
+    )
+    reply_timeout_ms: int = setting(
+        10_000, "How long a requester may take to accept a reply.", at_least=1, at_most=_DAY_MS
+    )
+    broker_fast_failure_enable: bool = setting(
+        True,
+        "Refuse sends while the disk cannot follow.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
+    )
+    wait_time_mills_in_send_queue: int = setting(
+        200,
+        "A send that has waited longer than this before it was looked at is refused.",
+        at_least=1,
+        at_most=_DAY_MS,
+        hot=True,
+        remote=True,
+        rocketmq_default=200,
+    )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1_000,
+        "Sends are refused while a flush that senders wait for takes longer than this.",
+        at_least=1,
+        at_most=_DAY_MS,
+        hot=True,
+        remote=True,
+        rocketmq_default=1_000,
+    )
+    waiting_sends_max: int = setting(
+        10_000,
+        "Sends that may wait for the disk at once; further ones are refused.",
+        at_least=1,
+        at_most=_INT_MAX,
+    )
+
+    # Pulls and clients.
+
+    long_polling_enable: bool = setting(
+        True,
+        "Hold a pull that finds nothing until something arrives.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
+    )
+    short_polling_time_mills: int = setting(
+        1_000,
+        "How long such a pull is held with long polling off.",
+        at_least=1,
+        at_most=30_000,
+        hot=True,
+        remote=True,
+        rocketmq_default=1_000,
+    )
+    suspend_timeout_ms_max: int = setting(
+        30_000, "The longest that a pull is held.", at_least=1_000, at_most=_DAY_MS
+    )
+    held_pulls_max: int = setting(
+        100_000, "Pulls held at once; further ones are refused.", at_least=1, at_most=_INT_MAX
+    )
+    transfer_msg_by_heap: bool = setting(
+        True, "Kept for tools; records are copied where that is cheaper.", rocketmq_default=True
+    )
+    slave_read_enable: bool = setting(
+        False,
+        "Send readers of old messages to a replica.",
+        hot=True,
+        remote=True,
+        rocketmq_default=False,
+    )
+    enable_property_filter: bool = setting(
+        False, "Let consumers filter by SQL92 expressions.", rocketmq_default=False
+    )
+    notify_consumer_ids_changed_enable: bool = setting(
+        True,
+        "Tell the members of a group when one comes or goes.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
+    )
+    client_expiry_ms: int = setting(
+        120_000,
+        "A client that has not sent a heartbeat for this long is dropped.",
+        at_least=1_000,
+        at_most=_DAY_MS,
+    )
+    client_scan_interval_ms: int = setting(
+        10_000, "How often such clients are looked for.", at_least=100, at_most=_DAY_MS
+    )
+    queue_lock_lease_ms: int = setting(
+        60_000,
+        "How long a queue lock lasts without renewal.",
+        at_least=1_000,
+        at_most=_DAY_MS,
+        rocketmq_key="rocketmq.broker.rebalance.lockMaxLiveTime",
+        rocketmq_default=60_000,
+    )
+    flush_consumer_offset_interval: int = setting(
+        5_000,
+        "How often committed offsets are saved, in ms.",
+        at_least=100,
+        at_most=_DAY_MS,
+        rocketmq_default=5_000,
+    )
+    flush_delay_offset_interval: int = setting(
+        10_000,
+        "How often the progress of delayed messages is saved, in ms.",
+        at_least=100,
+        at_most=_DAY_MS,
+        rocketmq_default=10_000,
+    )
+    default_query_max_num: int = setting(
+        32,
+        "Most results of a query by unique key.",
+        at_least=1,
+        at_most=64,
+        rocketmq_default=32,
+    )
+    enable_detail_stat: bool = setting(
+        True, "Keep statistics by queue as well.", rocketmq_default=True
+    )
+    disable_consume_if_consumer_read_slowly: bool = setting(
+        False,
+        "Stop serving groups that are far behind.",
+        rocketmq_default=False,
+    )
+    consumer_fallbehind_threshold: int = setting(
+        16 * _GIB,
+        "How many bytes behind that is.",
+        at_least=1,
+        at_most=_LONG_MAX,
+        rocketmq_default=16 * _GIB,
+    )
+
+    acl_enable: bool = setting(
+        False, "Check who may do what; not available yet.", rocketmq_default=False
+    )
+
+    # Store.
+
+    enable_d_leger_commit_log: bool = setting(
+        False,
+        "Replicate by Raft; not available yet.",
+        rocketmq_key="enableDLegerCommitLog",
+        rocketmq_default=False,
+    )
+    store_path_root_dir: str = setting(
+        "~/store", "Directory of all data.", path=True, rocketmq_default="~/store"
+    )
+    store_path_commit_log: str = setting(
+        "",
+        "Directory of the commit log; empty is commitlog under storePathRootDir.",
+        path=True,
+        rocketmq_key="storePathCommitLog",
+    )
+    flush_disk_type: str = setting(
+        "ASYNC_FLUSH",
+        "SYNC_FLUSH answers a send when it is on the disk, ASYNC_FLUSH before.",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+        rocketmq_default="ASYNC_FLUSH",
+    )
+    sync_flush_timeout: int = setting(
+        5_000,
+        "How long a send waits for the disk before it is answered FLUSH_DISK_TIMEOUT.",
+        at_least=1,
+        at_most=_INT_MAX,
+        rocketmq_default=5_000,
+    )
+    mapped_file_size_commit_log: int = setting(
+        _GIB, "Size of a commit log file.", at_least=256, at_most=_INT_MAX, rocketmq_default=_GIB
+    )
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000,
+        "Size of a consume queue file.",
+        at_least=20,
+        at_most=_INT_MAX - 20,
+        rocketmq_default=6_000_000,
+    )
+    enable_consume_queue_ext: bool = setting(
+        False, "Keep filter bitmaps beside the consume queues.", rocketmq_default=False
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        48 * _MIB,
+        "Size of a file of those.",
+        at_least=64,
+        at_most=_INT_MAX,
+        rocketmq_default=48 * _MIB,
+    )
+    message_index_enable: bool = setting(True, "Index messages by key.", rocketmq_default=True)
+    max_hash_slot_num: int = setting(
+        5_000_000,
+        "Slots of an index file.",
+        at_least=1,
+        at_most=2**29,
+        rocketmq_default=5_000_000,
+    )
+    max_index_num: int = setting(
+        20_000_000,
+        "Entries of an index file.",
+        at_least=2,
+        at_most=2**26,
+        rocketmq_default=20_000_000,
+    )
+    max_msgs_num_batch: int = setting(
+        64, "Most results of a query by key.", at_least=1, at_most=1_024, rocketmq_default=64
+    )
+    flush_interval_commit_log: int = setting(
+        500,
+        "How often the commit log is flushed with ASYNC_FLUSH, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        rocketmq_default=500,
+    )
+    flush_commit_log_least_pages: int = setting(
+        4,
+        "Pages that make such a flush worth while.",
+        at_least=0,
+        at_most=_INT_MAX,
+        rocketmq_default=4,
+    )
+    flush_commit_log_thorough_interval: int = setting(
+        10_000,
+        "After this long it is flushed however little there is, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        rocketmq_default=10_000,
+    )
+    flush_interval_consume_queue: int = setting(
+        1_000,
+        "How often consume queues are flushed, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        rocketmq_default=1_000,
+    )
+    flush_consume_queue_least_pages: int = setting(
+        2,
+        "Pages that make such a flush worth while.",
+        at_least=0,
+        at_most=_INT_MAX,
+        rocketmq_default=2,
+    )
+    flush_consume_queue_thorough_interval: int = setting(
+        60_000,
+        "After this long they are flushed however little there is, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        rocketmq_default=60_000,
+    )
+    transient_store_pool_enable: bool = setting(
+        False, "Write through buffers of our own; ignored with SYNC_FLUSH.", rocketmq_default=False
+    )
+    transient_store_pool_size: int = setting(
+        5, "How many such buffers.", at_least=1, at_most=1_024, rocketmq_default=5
+    )
+    commit_interval_commit_log: int = setting(
+        200,
+        "How often they are written to the file, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        rocketmq_default=200,
+    )
+    warm_maped_file_enable: bool = setting(
+        False, "Touch the pages of a new file before it is used.", rocketmq_default=False
+    )
+    access_message_in_memory_max_ratio: int = setting(
+        40,
+        "Share of the machine's memory, in per cent, that new messages are taken to be in.",
+        at_least=1,
+        at_most=100,
+        rocketmq_default=40,
+    )
+    max_transfer_bytes_on_message_in_memory: int = setting(
+        256 * _KIB,
+        "Most bytes that a pull of new messages returns.",
+        at_least=1,
+        at_most=8 * _MIB,
+        hot=False,
+        rocketmq_default=256 * _KIB,
+    )
+    max_transfer_count_on_message_in_memory: int = setting(
+        32,
+        "Most messages that it returns.",
+        at_least=1,
+        at_most=1_024,
+        rocketmq_default=32,
+    )
+    max_transfer_bytes_on_message_in_disk: int = setting(
+        64 * _KIB,
+        "Most bytes that a pull of old messages returns.",
+        at_least=1,
+        at_most=8 * _MIB,
+        rocketmq_default=64 * _KIB,
+    )
+    max_transfer_count_on_message_in_disk: int = setting(
+        8, "Most messages that it returns.", at_least=1, at_most=1_024, rocketmq_default=8
+    )
+    file_reserved_time: int = setting(
+        72,
+        "How many hours messages are kept.",
+        at_least=0,
+        at_most=24 * 365 * 100,
+        rocketmq_default=72,
+    )
+    delete_when: str = setting(
+        "04", "Hours of the day in which expired files go, joined by `;`.", rocketmq_default="04"
+    )
+    clean_resource_interval: int = setting(
+        10_000,
+        "How often expired files are looked for, in ms.",
+        at_least=100,
+        at_most=_DAY_MS,
+        rocketmq_default=10_000,
+    )
+    disk_max_used_space_ratio: int = setting(
+        75,
+        "Above this use of the disk, in per cent, expired files go at once.",
+        at_least=1,
+        at_most=100,
+        rocketmq_default=75,
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "Above this, in per cent, files go before they expire.",
+        at_least=1,
+        at_most=100,
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90, "Above this, in per cent, nothing more is written.", at_least=1, at_most=100
+    )
+    disk_space_ample_bytes: int = setting(
+        0,
+        "Those shares count only while fewer than this many bytes are free; 0 always.",
+        at_least=0,
+        at_most=_LONG_MAX,
+    )
+    disk_space_reserve_bytes: int = setting(
+        0, "Nothing more is written below this many free bytes.", at_least=0, at_most=_LONG_MAX
+    )
+    clean_file_forcibly_enable: bool = setting(
+        True, "Let files go before they expire when the disk is full.", rocketmq_default=True
+    )
+    check_crc_on_recover: bool = setting(
+        True,
+        "Check the bodies of messages after a crash.",
+        key="checkCRCOnRecover",
+        rocketmq_key="checkCRCOnRecover",
+        rocketmq_default=True,
+    )
+
+    # Network.
+
+    listen_host: str = setting(
+        "0.0.0.0",  # noqa: S104 - clients of other machines are the point
+        "Address to listen on; 127.0.0.1 keeps the broker to this machine.",
+        rocketmq_key="bindAddress",
+        rocketmq_default="0.0.0.0",  # noqa: S104
+    )
+    listen_port: int = setting(
+        LISTEN_PORT,
+        "Port to listen on; the port two below serves all but pulls. 0 picks a free one.",
+        at_least=0,
+        at_most=65_535,
+        rocketmq_default=LISTEN_PORT,
+    )
+    frame_bytes_max: int = setting(
+        16 * _MIB,
+        "Largest frame; a longer one closes the connection before memory is taken.",
+        at_least=65_536,
+        at_most=256 * _MIB,
+        rocketmq_key="com.rocketmq.remoting.frameMaxLength",
+        rocketmq_default=16 * _MIB,
+    )
+    header_bytes_max: int = setting(
+        65_536, "Largest header within a frame.", at_least=1_024, at_most=16 * _MIB
+    )
+    first_frame_timeout_ms: int = setting(
+        10_000,
+        "A connection that has not sent a whole frame by then is closed.",
+        at_least=100,
+        at_most=_DAY_MS,
+    )
+    idle_timeout_ms: int = setting(
+        120_000,
+        "A connection that has been silent for this long is closed.",
+        at_least=1_000,
+        at_most=_DAY_MS,
+        rocketmq_key="serverChannelMaxIdleTimeSeconds",
+        rocketmq_default=120,
+        rocketmq_unit=1_000,
+    )
+    stalled_write_timeout_ms: int = setting(
+        30_000,
+        "A peer that has read nothing for this long while answers wait for it is closed.",
+        at_least=100,
+        at_most=_DAY_MS,
+    )
+    unsent_bytes_max: int = setting(
+        4 * _MIB,
+        "A peer that leaves more than this unread is closed.",
+        at_least=65_536,
+        at_most=_GIB,
+    )
+    held_bytes_max: int = setting(
+        256 * _MIB,
+        "Unfinished frames of all peers together; the largest is closed beyond it.",
+        at_least=_MIB,
+        at_most=1024 * _GIB,
+    )
+    in_flight_max: int = setting(
+        256,
+        "Requests of one connection under way at once; reading pauses there.",
+        at_least=1,
+        at_most=65_536,
+    )
+    connections_max: int = setting(
+        15_000, "Connections held at once; further ones are refused.", at_least=1, at_most=_INT_MAX
+    )
+    drain_timeout_ms: int = setting(
+        10_000,
+        "How long a stop waits for the requests under way.",
+        at_least=0,
+        at_most=_DAY_MS,
+    )
+    stop_grace_ms: int = setting(
+        500,
+        "How long a stop goes on refusing sends, so that producers turn to another broker.",
+        at_least=0,
+        at_most=_DAY_MS,
+    )
+    tls_mode: str = setting(
+        "permissive",
+        "`disabled` closes TLS connections, `enforcing` plain ones, `permissive` takes both; "
+        "without a certificate, permissive is plain only.",
+        choices=("disabled", "permissive", "enforcing"),
+        rocketmq_key="tls.server.mode",
+        rocketmq_default="permissive",
+    )
+    tls_cert_path: str = setting(
+        "",
+        "Certificate chain of the server, PEM; read again when the file changes.",
+        path=True,
+        rocketmq_key="tls.server.certPath",
+    )
+    tls_key_path: str = setting(
+        "",
+        "Private key of the server, PEM, without a password.",
+        path=True,
+        rocketmq_key="tls.server.keyPath",
+    )
+    tls_trust_path: str = setting(
+        "",
+        "Certificates that client certificates are checked against, PEM.",
+        path=True,
+        rocketmq_key="tls.server.trustCertPath",
+    )
+    tls_client_auth: str = setting(
+        "none",
+        "Whether a client shows a certificate.",
+        choices=("none", "optional", "require"),
+        rocketmq_key="tls.server.need.client.auth",
+        rocketmq_default="none",
+    )
+    tls_handshake_timeout_ms: int = setting(
+        10_000, "A handshake that takes longer is dropped.", at_least=100, at_most=_DAY_MS
+    )
+    tls_handshakes_max: int = setting(
+        200, "Handshakes under way at once.", at_least=1, at_most=65_536
+    )
+
+    # Logs.
+
+    log_format: str = setting(
+        "text", "`text` for people, `json` for one JSON object per line.", choices=("text", "json")
+    )
+    log_level: str = setting(
+        "info",
+        "The least level that is logged.",
+        choices=("debug", "info", "warning", "error"),
+        hot=True,
+        remote=True,
+    )
+    log_dir: str = setting(
+        "~/logs/rocketmqlogs",
+        f"Directory of {LOG_FILE_NAME}; `-` logs to standard error only.",
+        path=True,
+    )
+
+    def check_together(self) -> None:
+        if self.broker_role != "ASYNC_MASTER":
+            raise ConfigError(
+                f"brokerRole={self.broker_role}: replication is not available yet; "
+                "set brokerRole=ASYNC_MASTER"
+            )
+        if self.broker_id != 0:
+            raise ConfigError(
+                f"brokerId={self.broker_id}: replicas are not available yet; set brokerId=0"
+            )
+        for key, is_wanted in (
+            ("aclEnable", self.acl_enable),
+            ("enableDLegerCommitLog", self.enable_d_leger_commit_log),
+            ("enablePropertyFilter", self.enable_property_filter),
+        ):
+            if is_wanted:
+                raise ConfigError(f"{key}=true: this is not available yet; set it to false")
+        for key, name in (
+            ("brokerName", self.broker_name),
+            ("brokerClusterName", self.broker_cluster_name),
+        ):
+            if name or key == "brokerClusterName":
+                try:
+                    check_topic_name(name)  # Both are names of topics as well.
+                except InvalidName as error:
+                    raise ConfigError(f"{key}={name}: it {error.problem}") from None
+        if bool(self.tls_cert_path) != bool(self.tls_key_path):
+            raise ConfigError(
+                "tlsCertPath and tlsKeyPath belong together: set both, or neither for no TLS"
+            )
+        if self.tls_mode == "enforcing" and not self.tls_cert_path:
+            raise ConfigError(
+                "tlsMode=enforcing needs a certificate: set tlsCertPath and tlsKeyPath"
+            )
+        if self.tls_client_auth != "none" and not self.tls_trust_path:
+            raise ConfigError(
+                f"tlsClientAuth={self.tls_client_auth} needs certificates to check against: "
+                "set tlsTrustPath, or tlsClientAuth=none"
+            )
+        if self.header_bytes_max > self.frame_bytes_max:
+            raise ConfigError("headerBytesMax is larger than frameBytesMax: lower it")
+        if self.max_message_size > self.frame_bytes_max - self.header_bytes_max:
+            raise ConfigError(
+                "maxMessageSize leaves no room for the header in a frame: lower it, "
+                "or raise frameBytesMax"
+            )
+        self.store_config()  # It refuses what the store cannot use.
+
+    def store_config(self) -> StoreConfig:
+        """What the store needs of it."""
+        names = {item.name for item in dataclasses.fields(StoreConfig)}
+        values = {
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if item.name in names
+        }
+        values["flush_disk_type"] = FlushDiskType(self.flush_disk_type)
+        values["store_path_root_dir"] = os.path.expanduser(self.store_path_root_dir)
+        return StoreConfig(**values)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses of the name servers."""
+        words = self.namesrv_addr.replace(",", ";").split(";")
+        return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+
+
+class LiveConfig:
+    """The settings in force; those marked hot may change while the broker runs."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.current = config
+
+
+def config_text(config: BrokerConfig) -> str:
+    """Answer GET_BROKER_CONFIG: `key=value` lines, with paths and secrets masked."""
+    items = public_items(config) + [(key, rocketmq_keys.INERT[key].default) for key in _INERT_KEYS]
+    return "".join(f"{key}={value}\n" for key, value in items)
+
+
+def update_from_text(config: BrokerConfig, text: str) -> Update[BrokerConfig]:
+    """Apply the body of UPDATE_BROKER_CONFIG, all of it or nothing.
+
+    Raises SettingRefused (answer NO_PERMISSION) for a key that is not on the allow-list, and
+    another ConfigError (answer SYSTEM_ERROR) for a text or a value that does not parse.
+    """
+    if len(text) > UPDATE_TEXT_CHARS_MAX:
+        raise ConfigError(
+            f"an update of {len(text)} characters; at most {UPDATE_TEXT_CHARS_MAX} are taken"
+        )
+    refuse = [key.strip() for key in config.config_black_list.split(";")]
+    return apply_update(config, text, refuse=refuse)

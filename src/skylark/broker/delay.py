@@ -1,0 +1,277 @@
+"""DelayService: the delay levels.
+
+A delayed message lies in SCHEDULE_TOPIC_XXXX, queue level - 1, until it is due; the queue's entry
+holds when. All messages of a level wait equally long, so each queue is in order of delivery, and
+only its head needs watching: there is one timer for all levels, set for the earliest head.
+
+    # Never early by the wall clock; late by the loop's own delay only.
+    # An offset is advanced after the copy is appended, and saved after the copy is on the disk: a
+    # crash repeats deliveries, and loses none.
+
+Where the wall clock steps back, or a level was made shorter, a head could lie further ahead than
+its level's whole delay: it waits that delay from when it is seen, not more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ..clock import Clock
+from ..errors import InvalidName, InvalidRecord, StoreError
+from ..model.message import Property, StoredMessage
+from ..model.names import check_topic_name
+from ..model.topic import HALF_TOPIC, SCHEDULE_TOPIC
+from ..protocol.bodies import DelayOffsetTable
+from ..protocol.properties import LazyProperties, encode_properties
+from ..protocol.record import decode_record, pack_host
+from ..store import Arrival, MessageStore, PutMessage, PutStatus
+from .arrivals import Arrivals
+from .processors.send import FlushWaiter
+from .saved_table import SavedTable, SmallFiles
+
+logger = logging.getLogger(__name__)
+
+_BATCH_MAX = 64
+_RETRY_MS = 100
+_LOOK_MS_MAX = 1_000  # The wall clock may jump: never sleep longer on its word.
+
+
+class DelayService:
+    """Moves delayed messages to their real topics when they are due."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        arrivals: Arrivals,
+        flusher: FlushWaiter,
+        clock: Clock,
+        path: str,
+        files: SmallFiles,
+        *,
+        save_interval_ms: int,
+    ) -> None:
+        self._store = store
+        self._arrivals = arrivals
+        self._flusher = flusher
+        self._clock = clock
+        self._saved = SavedTable(path, files, DelayOffsetTable)
+        self._save_interval_ms = save_interval_ms
+        self._delays_ms = store.config.delay_levels_ms
+        self._offsets: dict[int, int] = {}  # Level → the next offset to deliver.
+        self._seen: dict[int, tuple[int, int]] = {}  # Level → (offset of the head, when it is due).
+        self._delivered_end = 0  # The log up to here holds all copies that offsets count.
+        self._is_changed = False
+        self._wake = asyncio.Event()
+        self.delivered_total = 0
+
+    def load(self) -> None:
+        """Read how far delivery has come; numbers that fit no queue are corrected."""
+        body = self._saved.load()
+        offsets = {} if body is None else body.offsets
+        for level in range(1, len(self._delays_ms) + 1):
+            first = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+            last = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            given = offsets.get(level, first)
+            self._offsets[level] = max(first, min(given, last))
+            if self._offsets[level] != given:
+                logger.warning(
+                    "level=%d offset %d is outside of %d to %d, corrected",
+                    level, given, first, last,
+                )  # fmt: skip
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The next offset to deliver, by level."""
+        return dict(self._offsets)
+
+    def body(self) -> DelayOffsetTable:
+        """The table as it is answered and saved."""
+        return DelayOffsetTable(
+            {level: offset for level, offset in self._offsets.items() if offset > 0}
+        )
+
+    def undelivered_from(self) -> int | None:
+        """The physical offset of the oldest message that is still to be delivered."""
+        oldest: int | None = None
+        for level, offset in self._offsets.items():
+            queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+            entry = None if queue is None else queue.entry(max(offset, queue.min_offset))
+            if entry is not None and (oldest is None or entry.physical_offset < oldest):
+                oldest = entry.physical_offset
+        return oldest
+
+    # Running.
+
+    async def run(self) -> None:
+        """Deliver for ever."""
+        self._arrivals.listen(SCHEDULE_TOPIC, self._arrived)
+        for level in self._offsets:
+            self._store.watch(SCHEDULE_TOPIC, level - 1)
+        save_at_ms = self._clock.monotonic_ms() + self._save_interval_ms
+        while True:
+            self._wake.clear()
+            wait_ms = self._deliver_due()
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= save_at_ms:
+                save_at_ms = now_ms + self._save_interval_ms
+                await self.save()
+            if self._is_changed:
+                wait_ms = min(wait_ms, max(1, save_at_ms - now_ms))
+            if wait_ms <= 0:
+                await self._clock.sleep_ms(0)
+                continue
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _arrived(self, arrival: Arrival) -> None:
+        if self._offsets.get(arrival.queue_id + 1) == arrival.queue_offset:
+            self._wake.set()  # It is the head of its queue: nobody waits for it yet.
+
+    async def save(self) -> None:
+        """Save how far delivery has come, as far as the copies are on the disk."""
+        if not self._is_changed:
+            return
+        body, end = self.body(), self._delivered_end
+        self._is_changed = False
+        try:
+            if not self._store.is_flushed(end):
+                await self._flusher.flushed(end)
+            self._saved.save(body)
+        except StoreError as error:
+            self._is_changed = True
+            logger.error("progress of delayed messages not saved: %s", error)
+
+    # Delivering.
+
+    def _deliver_due(self) -> int:
+        """Deliver what is due; return for how long nothing more will be."""
+        wait_ms = _LOOK_MS_MAX
+        is_waiting = False
+        for level in self._offsets:
+            level_wait_ms = self._deliver_level(level)
+            if level_wait_ms is not None:
+                is_waiting = True
+                wait_ms = min(wait_ms, level_wait_ms)
+        return wait_ms if is_waiting else 60_000
+
+    def _deliver_level(self, level: int) -> int | None:
+        """Deliver a batch of one level; return when to look again, None when nothing waits."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return None
+        offset = self._offsets[level]
+        if offset < queue.min_offset:
+            logger.error(
+                "level=%d offset=%d to %d were deleted before they were due", level, offset,
+                queue.min_offset,
+            )  # fmt: skip
+            offset = queue.min_offset
+        now_ms = self._clock.now_ms()
+        messages: list[PutMessage] = []
+        ends: list[int] = []  # The offset after each message that is to be put.
+        wait_ms: int | None = None
+        while len(messages) < _BATCH_MAX:
+            entry = queue.entry(offset)
+            if entry is None:
+                break
+            record = self._store.get_by_physical_offset(entry.physical_offset, entry.size_bytes)
+            stored = None if record is None else self._decoded(level, offset, record)
+            if stored is not None:
+                due_ms = self._due_ms(level, offset, entry.tag_code, stored.stored_at_ms, now_ms)
+                if due_ms > now_ms:
+                    wait_ms = due_ms - now_ms
+                    break
+                message = self._real(level, offset, stored)
+                if message is not None:
+                    messages.append(message)
+                    ends.append(offset + 1)
+                    offset += 1
+                    continue
+            # What cannot be delivered must not hold up what can.
+            offset += 1
+            if not messages:
+                self._advance(level, offset)
+            else:
+                ends[-1] = offset
+        else:
+            wait_ms = 0
+        if messages and not self._put(level, messages, ends):
+            return _RETRY_MS
+        return wait_ms
+
+    def _due_ms(
+        self, level: int, offset: int, tag_code: int, stored_at_ms: int, now_ms: int
+    ) -> int:
+        delay_ms = self._delays_ms[level - 1]
+        # An entry that was written with other settings may hold something else.
+        due_ms = tag_code if tag_code >= stored_at_ms else stored_at_ms + delay_ms
+        if due_ms <= now_ms + delay_ms:
+            return due_ms
+        seen = self._seen.get(level)
+        if seen is None or seen[0] != offset:
+            seen = self._seen[level] = (offset, now_ms + delay_ms)
+        return min(due_ms, seen[1])
+
+    def _decoded(self, level: int, offset: int, record: memoryview) -> StoredMessage | None:
+        try:
+            return decode_record(record)
+        except InvalidRecord as error:
+            logger.error("level=%d offset=%d cannot be delivered: %s", level, offset, error)
+            return None
+
+    def _real(self, level: int, offset: int, stored: StoredMessage) -> PutMessage | None:
+        """The message as it goes to its real topic; None for what has none."""
+        topic = stored.properties.get(Property.REAL_TOPIC, "")
+        queue_text = stored.properties.get(Property.REAL_QID, "")
+        try:
+            check_topic_name(topic)
+            queue_id = int(queue_text)
+            if queue_id < 0 or topic == HALF_TOPIC:
+                raise ValueError(queue_text)
+        except (InvalidName, ValueError):
+            logger.error(
+                "level=%d offset=%d has no topic to go to: %r queue %r",
+                level, offset, topic, queue_text,
+            )  # fmt: skip
+            return None
+        properties = stored.properties
+        text = (
+            properties.text
+            if isinstance(properties, LazyProperties)
+            else encode_properties(properties)
+        )
+        return PutMessage(
+            topic,
+            queue_id,
+            stored.body,
+            text,
+            stored.born_at_ms,
+            pack_host(*stored.born_host),
+            pack_host(*stored.store_host),
+            stored.flag,
+            stored.sys_flag,
+            stored.reconsume_times,
+            stored.prepared_transaction_offset,
+        )
+
+    def _put(self, level: int, messages: list[PutMessage], ends: list[int]) -> bool:
+        results = self._store.put(messages)
+        for result, end in zip(results, ends, strict=True):
+            if result.status is not PutStatus.PUT_OK:
+                logger.warning(
+                    "level=%d offset=%d not delivered: %s, tried again", level,
+                    self._offsets[level], result.status.name,
+                )  # fmt: skip
+                return False
+            self._delivered_end = max(self._delivered_end, result.end)
+            self.delivered_total += 1
+            self._advance(level, end)
+        return True
+
+    def _advance(self, level: int, offset: int) -> None:
+        self._offsets[level] = offset
+        self._is_changed = True

@@ -1,0 +1,95 @@
+"""FlowControl: when sends are refused, and why.
+
+    cause in the answer        code   when
+    [REJECTREQUEST]            14     the store takes no more writes: disk full, or a flush failed
+    [PCBUSY_CLEAN_QUEUE]       2      the flush that senders wait for takes too long
+    [OVERLOAD]                 2      too many sends wait for the disk
+    shutting down              14     the broker stops; another one may take it
+
+Producers turn to another broker on 14 and report 2 to the application, as RocketMQ has it.
+"""
+
+from __future__ import annotations
+
+from ..clock import Clock
+from ..protocol.codes import ResponseCode
+from ..store import MessageStore
+from .config import LiveConfig
+
+
+class FlowControl:
+    """Asked once for every batch of sends."""
+
+    def __init__(self, live: LiveConfig, store: MessageStore, clock: Clock) -> None:
+        self._live = live
+        self._store = store
+        self._clock = clock
+        self.is_stopping = False
+        self.waiting = 0  # Sends that wait for the disk.
+        self._waiting_since_ms = 0  # When the oldest of them began, at the latest.
+        self.counts: dict[str, int] = {}
+
+    def begin_wait(self, count: int) -> None:
+        """Sends begin to wait for the disk."""
+        if self.waiting == 0:
+            self._waiting_since_ms = self._clock.monotonic_ms()
+        self.waiting += count
+
+    def end_wait(self, count: int) -> None:
+        """Some of them need not wait any more."""
+        self.waiting -= count
+        self._waiting_since_ms = self._clock.monotonic_ms()
+
+    def refusal(self) -> tuple[int, str] | None:
+        """Why sends are refused now, as code and remark; None if they are not."""
+        store = self._store
+        if not store.is_writable or self.is_stopping:
+            return self._unavailable()
+        if self.waiting:
+            return self._busy()
+        return None
+
+    def _unavailable(self) -> tuple[int, str]:
+        store = self._store
+        if self.is_stopping:
+            return self._count("STOPPING", "the broker is shutting down, send to another one")
+        if store.failure is not None:
+            return self._count(
+                "REJECTREQUEST",
+                f"the store takes no more writes: {store.failure}; restart the broker once the "
+                "disk is well",
+            )
+        space = store.files.disk_space(store.config.store_path_root_dir)
+        return self._count(
+            "REJECTREQUEST",
+            f"the disk is full: CL: {space.used_ratio:5.2f} CQ: {space.used_ratio:5.2f} INDEX: "
+            f"{space.used_ratio:5.2f}, {space.free_bytes} bytes free; make room or lower "
+            "fileReservedTime",
+        )
+
+    def _busy(self) -> tuple[int, str] | None:
+        config = self._live.current
+        if not config.broker_fast_failure_enable:
+            return None
+        waited_ms = self._clock.monotonic_ms() - self._waiting_since_ms
+        if waited_ms > config.os_page_cache_busy_time_out_mills:
+            return self._count(
+                "PCBUSY_CLEAN_QUEUE",
+                f"broker busy, start flow control for a while: the disk has not flushed for "
+                f"{waited_ms} ms, {self.waiting} sends wait for it; try again in a second",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        if self.waiting >= config.waiting_sends_max:
+            return self._count(
+                "OVERLOAD",
+                f"system busy, start flow control for a while: {self.waiting} sends wait for the "
+                "disk (waitingSendsMax); try again in a second",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        return None
+
+    def _count(
+        self, cause: str, text: str, code: int = ResponseCode.SERVICE_NOT_AVAILABLE
+    ) -> tuple[int, str]:
+        self.counts[cause] = self.counts.get(cause, 0) + 1
+        return code, f"[{cause}]{text}"

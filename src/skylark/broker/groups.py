@@ -1,0 +1,129 @@
+"""GroupTable: what this broker allows each consumer group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from ..clock import Clock
+from ..errors import BrokerError
+from ..model.group import RESERVED_GROUPS, SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig
+from ..model.names import check_group_name
+from ..model.version import DataVersion
+from ..protocol.bodies import SubscriptionGroupTable
+from ..protocol.codes import ResponseCode
+from .saved_table import SavedTable, SmallFiles
+
+logger = logging.getLogger(__name__)
+
+GROUPS_MAX = 100_000
+RETRY_QUEUE_NUMS_MAX = 128
+RETRY_MAX_TIMES_MAX = 2**31 - 1
+
+
+class GroupTable:
+    """All groups, by name; changes are saved before they are answered."""
+
+    def __init__(
+        self,
+        path: str,
+        files: SmallFiles,
+        clock: Clock,
+        *,
+        may_create: Callable[[], bool],
+    ) -> None:
+        self._clock = clock
+        self._may_create = may_create
+        self._saved = SavedTable(path, files, SubscriptionGroupTable)
+        self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._version = DataVersion()
+
+    def load(self) -> None:
+        """Read the file and add what every broker has; raises StoreError."""
+        body = self._saved.load()
+        if body is not None:
+            self._groups = dict(body.groups)
+            self._version = body.data_version
+        missing = [name for name in RESERVED_GROUPS if name not in self._groups]
+        if missing:
+            for name in missing:
+                self._groups[name] = SubscriptionGroupConfig(group_name=name)
+            self._version = self._version.next(self._clock.now_ms())
+            self._save()
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """All of them."""
+        return self._groups
+
+    @property
+    def version(self) -> DataVersion:
+        """When the table last changed."""
+        return self._version
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """One group, or None; nothing is made."""
+        return self._groups.get(name)
+
+    def find(self, name: str) -> SubscriptionGroupConfig | None:
+        """One group, made where that is allowed; raises InvalidName, StoreError."""
+        known = self._groups.get(name)
+        if known is not None:
+            return known
+        check_group_name(name)
+        if not self._may_create() and not name.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        made = SubscriptionGroupConfig(group_name=name)
+        self.put(made)
+        logger.info("group=%s made", name)
+        return made
+
+    def require(self, name: str) -> SubscriptionGroupConfig:
+        """One group, made where that is allowed; raises BrokerError where there is none."""
+        found = self.find(name)
+        if found is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group {name} does not exist, and autoCreateSubscriptionGroup is "
+                "off; make it with updateSubGroup",
+            )
+        return found
+
+    def put(self, group: SubscriptionGroupConfig) -> None:
+        """Make a group or replace it; raises InvalidName, BrokerError, StoreError."""
+        check_group_name(group.group_name)
+        if not 0 <= group.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {group.group_name}: retryQueueNums {group.retry_queue_nums}; "
+                f"0 to {RETRY_QUEUE_NUMS_MAX} are possible",
+            )
+        if group.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups are the limit; delete some first"
+            )
+        if self._groups.get(group.group_name) != group:
+            self._change({**self._groups, group.group_name: group})
+
+    def delete(self, name: str) -> bool:
+        """Forget a group; False where there was none."""
+        if name not in self._groups:
+            return False
+        self._change({key: value for key, value in self._groups.items() if key != name})
+        return True
+
+    def body(self) -> SubscriptionGroupTable:
+        """The table as it is answered."""
+        return SubscriptionGroupTable(dict(self._groups), self._version)
+
+    def _change(self, groups: dict[str, SubscriptionGroupConfig]) -> None:
+        before = self._groups, self._version
+        self._groups, self._version = groups, self._version.next(self._clock.now_ms())
+        try:
+            self._save()
+        except BaseException:
+            self._groups, self._version = before
+            raise
+
+    def _save(self) -> None:
+        self._saved.save(SubscriptionGroupTable(self._groups, self._version))

@@ -1,0 +1,148 @@
+"""What a broker answers: the table of contents.
+
+    code            asks                                     served by
+    10 310 320      store messages                           processors/send.py, in batches
+    11 361          read messages, or wait for them          processors/pull.py
+    14 15 29-32     offsets of groups and queues             processors/offset.py
+    34 35 38 46     clients and their groups                 processors/heartbeat.py
+    36              a message to be retried                  processors/sendback.py
+    41 42           queue locks                              processors/lock.py
+    324 325         replies to requests                      processors/reply.py
+
+Codes and remarks are RocketMQ 4.9.8's. Where we differ, docs/compatibility.md says so. Codes that
+are not here are answered REQUEST_CODE_NOT_SUPPORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..protocol import headers
+from ..protocol.codes import RequestCode
+from ..protocol.command import Command
+from ..protocol.exchange import Answers, Deferred, Peer, Response
+from ..protocol.header import Header
+from .parts import Parts
+from .processors.heartbeat import HeartbeatProcessor
+from .processors.lock import LockProcessor
+from .processors.offset import OffsetProcessor
+from .processors.pull import PullProcessor
+from .processors.reply import ReplyProcessor
+from .processors.send import SendProcessor
+from .processors.sendback import SendBackProcessor
+
+Handle = Callable[[Any, Peer], Response | Coroutine[Any, Any, Response | None] | None]
+Typed = dict[int, tuple[type[Header] | None, Handle]]
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Request code → who serves it, by the way in which requests are handed over."""
+
+    typed: Typed = field(default_factory=dict)
+    raw: dict[int, Callable[[Command, Peer], Command | Deferred | None]] = field(
+        default_factory=dict
+    )
+    batches: dict[int, Callable[[list[Command], Peer], Answers | Deferred]] = field(
+        default_factory=dict
+    )
+
+
+def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
+    """Make the processors, and the table of what each serves."""
+    sends = SendProcessor(
+        parts.live,
+        parts.identity,
+        topics=parts.topics,
+        groups=parts.groups,
+        store=parts.store,
+        flusher=parts.flusher,
+        flow=parts.flow,
+        clock=parts.clock,
+        rng=parts.rng,
+        observer=parts.observer,
+    )
+    replies = ReplyProcessor(
+        parts.live,
+        parts.identity,
+        sends=sends,
+        clients=parts.clients,
+        store=parts.store,
+        flusher=parts.flusher,
+        flow=parts.flow,
+        clock=parts.clock,
+    )
+    send_backs = SendBackProcessor(
+        parts.live,
+        parts.identity,
+        topics=parts.topics,
+        groups=parts.groups,
+        store=parts.store,
+        flusher=parts.flusher,
+        flow=parts.flow,
+        rng=parts.rng,
+        observer=parts.observer,
+    )
+    offsets = OffsetProcessor(
+        parts.identity,
+        topics=parts.topics,
+        groups=parts.groups,
+        clients=parts.clients,
+        offsets=parts.offsets,
+        locks=parts.locks,
+        store=parts.store,
+    )
+    pulls = PullProcessor(
+        parts.live,
+        parts.identity,
+        topics=parts.topics,
+        groups=parts.groups,
+        clients=parts.clients,
+        offsets=offsets,
+        store=parts.store,
+        arrivals=parts.arrivals,
+        clock=parts.clock,
+        observer=parts.observer,
+    )
+    locks = LockProcessor(
+        parts.identity,
+        topics=parts.topics,
+        groups=parts.groups,
+        clients=parts.clients,
+        locks=parts.locks,
+    )
+    code = RequestCode
+    typed: Typed = {
+        code.QUERY_CONSUMER_OFFSET: (headers.QueryConsumerOffsetRequest, offsets.query),
+        code.UPDATE_CONSUMER_OFFSET: (headers.UpdateConsumerOffsetRequest, offsets.update),
+        code.SEARCH_OFFSET_BY_TIMESTAMP: (headers.SearchOffsetRequest, offsets.search),
+        code.GET_MAX_OFFSET: (headers.GetMaxOffsetRequest, offsets.max),
+        code.GET_MIN_OFFSET: (headers.GetMinOffsetRequest, offsets.min),
+        code.GET_EARLIEST_MSG_STORETIME: (
+            headers.GetEarliestMsgStoretimeRequest,
+            offsets.earliest,
+        ),
+        code.HEART_BEAT: (None, heartbeats.heartbeat),
+        code.UNREGISTER_CLIENT: (headers.UnregisterClientRequest, heartbeats.unregister),
+        code.GET_CONSUMER_LIST_BY_GROUP: (
+            headers.GetConsumerListByGroupRequest,
+            heartbeats.list_consumers,
+        ),
+        code.CHECK_CLIENT_CONFIG: (None, heartbeats.check_config),
+        code.CONSUMER_SEND_MSG_BACK: (headers.ConsumerSendMsgBackRequest, send_backs.send_back),
+        code.LOCK_BATCH_MQ: (None, locks.lock),
+        code.UNLOCK_BATCH_MQ: (None, locks.unlock),
+        code.SEND_REPLY_MESSAGE: (headers.SendMessageRequest, replies.reply),
+        code.SEND_REPLY_MESSAGE_V2: (headers.SendMessageRequestV2, replies.reply),
+    }
+    return Handlers(
+        typed=typed,
+        raw={code.PULL_MESSAGE: pulls.pull, code.LITE_PULL_MESSAGE: pulls.pull},
+        batches={
+            code.SEND_MESSAGE: sends.send,
+            code.SEND_MESSAGE_V2: sends.send,
+            code.SEND_BATCH_MESSAGE: sends.send,
+        },
+    )

@@ -1,0 +1,73 @@
+"""Identity: who this broker is to others, in the forms that answers and records need."""
+
+from __future__ import annotations
+
+from ..errors import LocalProtocolError
+from ..model.message import HostAddress
+from ..protocol.exchange import Peer
+from ..protocol.record import pack_host
+from .config import LiveConfig
+
+_UNKNOWN_HOST = pack_host("0.0.0.0", 0)  # noqa: S104 - a peer without an address, in tests
+
+
+class Identity:
+    """Name, addresses and their packed forms."""
+
+    def __init__(self, live: LiveConfig, *, ip: str, port: int) -> None:
+        """The ip is what records carry; clients are told brokerIP1, which may be a name."""
+        self._live = live
+        self._ip = ip
+        self._born_hosts: dict[Peer, bytes] = {}
+        self.bind(port)
+
+    def bind(self, port: int) -> None:
+        """Take the port that the broker really listens on."""
+        self.host = HostAddress(self._ip, port)
+        advertised = self._live.current.broker_ip1 or self._ip
+        self.address = join_address(advertised, port)
+        self.ha_address = join_address(self._live.current.broker_ip2 or advertised, port + 1)
+        self.store_host = pack_host(self._ip, port)
+        self.id_prefix = self.store_host.hex().upper()
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self._live.current.broker_name
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self._live.current.broker_cluster_name
+
+    def trace_fields(self) -> dict[str, str]:
+        """What every answer to a send carries."""
+        config = self._live.current
+        return {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+        }
+
+    def born_host(self, peer: Peer) -> bytes:
+        """A peer's address as records hold it."""
+        known = self._born_hosts.get(peer)
+        if known is None:
+            known = self._born_hosts[peer] = _packed(peer.address)
+        return known
+
+    def connection_lost(self, peer: Peer) -> None:
+        """A peer is gone."""
+        self._born_hosts.pop(peer, None)
+
+
+def join_address(host: str, port: int) -> str:
+    """An address as text."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _packed(address: str) -> bytes:
+    host, _, port = address.rpartition(":")
+    try:
+        return pack_host(host.strip("[]"), int(port))
+    except (LocalProtocolError, ValueError):
+        return _UNKNOWN_HOST

@@ -1,0 +1,201 @@
+"""ConsumerOffsets: how far each group has come in each queue.
+
+A committed offset goes forward. A smaller one is taken only where it is meant:
+
+    the group has no member that consumes by push      an operator sets it, or a pull consumer seeks
+    a reset of that queue is under way                 the value that was asked for
+
+and it never goes beyond the end of its queue: RocketMQ takes any number from anyone, and so a late
+commit of a former owner, or one before a crash, makes a group skip or repeat messages.
+
+The table is saved every few seconds and at the end. What a crash loses is at most that interval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from ..clock import Clock
+from ..errors import InvalidBody
+from ..model.queue import QueueOffset
+from ..protocol.bodies import ConsumerOffsetTable, topic_and_group_of, topic_at_group
+from .saved_table import SavedTable, SmallFiles
+
+logger = logging.getLogger(__name__)
+
+RESET_PATIENCE_MS = 60_000  # Java's push consumer takes some 10 s to follow a reset.
+
+
+class CommitOutcome(Enum):
+    """What became of a commit."""
+
+    TAKEN = "taken"
+    KEPT = "kept"  # It was not forward, and the offset is what it was.
+    CUT = "cut"  # It was beyond the end of the queue, and is now the end.
+
+
+class _Reset(NamedTuple):
+    offset: int
+    until_ms: int
+
+
+class ConsumerOffsets:
+    """Topic and group → queue → next offset."""
+
+    def __init__(
+        self,
+        path: str,
+        files: SmallFiles,
+        clock: Clock,
+        *,
+        max_offset: Callable[[str, int], int],
+    ) -> None:
+        self._clock = clock
+        self._max_offset = max_offset
+        self._saved = SavedTable(path, files, ConsumerOffsetTable)
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._resets: dict[tuple[str, str, int], _Reset] = {}
+        self._is_changed = False
+
+    def load(self) -> None:
+        """Read the file; offsets beyond the end of their queue are cut. Raises StoreError."""
+        body = self._saved.load()
+        if body is None:
+            return
+        for key, offsets in body.offsets.items():
+            try:
+                topic, group = topic_and_group_of(key)
+            except InvalidBody as error:
+                logger.warning("file=%s: %s, passed over", self._saved.path, error)
+                continue
+            kept = {}
+            for queue_id, offset in offsets.items():
+                # After a power cut the log may end before what was committed. New messages get
+                # those offsets again, and the group must not skip them.
+                end = self._max_offset(topic, queue_id)
+                if offset > end:
+                    logger.warning(
+                        "topic=%s group=%s queue=%d offset %d is beyond the end, now %d",
+                        topic, group, queue_id, offset, end,
+                    )  # fmt: skip
+                    self._is_changed = True
+                kept[queue_id] = max(0, min(offset, end))
+            if kept:
+                self._table[topic, group] = kept
+
+    # Questions.
+
+    def get(self, topic: str, group: str, queue_id: int) -> QueueOffset | None:
+        """The next offset that the group will read, or None where it never committed."""
+        offset = self._table.get((topic, group), {}).get(queue_id)
+        return None if offset is None else QueueOffset(offset)
+
+    def of(self, topic: str, group: str) -> Mapping[int, int]:
+        """The offsets of a group in a topic, by queue."""
+        return self._table.get((topic, group), {})
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Every topic and group that has offsets."""
+        return iter(list(self._table))
+
+    def topics_of(self, group: str) -> set[str]:
+        """The topics in which a group has offsets."""
+        return {topic for topic, other in self._table if other == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that have offsets in a topic."""
+        return {group for other, group in self._table if other == topic}
+
+    def body(self) -> ConsumerOffsetTable:
+        """The table as it is answered and saved."""
+        return ConsumerOffsetTable(
+            {topic_at_group(topic, group): dict(qs) for (topic, group), qs in self._table.items()}
+        )
+
+    # Changes.
+
+    def commit(
+        self, topic: str, group: str, queue_id: int, offset: int, *, may_go_back: bool
+    ) -> CommitOutcome:
+        """Take note of a group's progress."""
+        key = (topic, group, queue_id)
+        outcome = CommitOutcome.TAKEN
+        reset = self._resets.get(key) if self._resets else None
+        if reset is not None:
+            if offset != reset.offset and self._clock.monotonic_ms() < reset.until_ms:
+                return CommitOutcome.KEPT  # A member that has not heard of the reset yet.
+            del self._resets[key]
+            may_go_back = may_go_back or offset == reset.offset
+        queues = self._table.get((topic, group))
+        before = None if queues is None else queues.get(queue_id)
+        if before is not None and offset <= before and not (may_go_back and offset < before):
+            return CommitOutcome.TAKEN if offset == before else CommitOutcome.KEPT
+        end = self._max_offset(topic, queue_id)
+        if offset > end:
+            offset, outcome = end, CommitOutcome.CUT
+            if before is not None and offset < before and not may_go_back:
+                return CommitOutcome.KEPT
+        if queues is None:
+            queues = self._table[topic, group] = {}
+        queues[queue_id] = offset
+        self._is_changed = True
+        return outcome
+
+    def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set an offset by an operator's will; members that are online have yet to follow."""
+        offset = max(0, min(offset, self._max_offset(topic, queue_id)))
+        self._table.setdefault((topic, group), {})[queue_id] = offset
+        self._resets[topic, group, queue_id] = _Reset(
+            offset, self._clock.monotonic_ms() + RESET_PATIENCE_MS
+        )
+        self._is_changed = True
+
+    def clone(self, topic: str, group: str, target: str) -> None:
+        """Give a group the offsets of another."""
+        offsets = self._table.get((topic, group))
+        if offsets:
+            self._table[topic, target] = dict(offsets)
+            self._is_changed = True
+
+    def forget_group(self, group: str) -> None:
+        """Drop all offsets of a group."""
+        self._forget(lambda topic, other: other == group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all offsets in a topic."""
+        self._forget(lambda other, group: other == topic)
+
+    def _forget(self, is_meant: Callable[[str, str], bool]) -> None:
+        gone = [key for key in self._table if is_meant(*key)]
+        for key in gone:
+            del self._table[key]
+            self._is_changed = True
+        for topic, group, queue_id in list(self._resets):
+            if is_meant(topic, group):
+                del self._resets[topic, group, queue_id]
+
+    # The file.
+
+    def take_changed(self) -> bytes | None:
+        """What save() would write, and from here on nothing is changed; None if nothing is."""
+        if not self._is_changed:
+            return None
+        self._is_changed = False
+        return self._saved.encode(self.body())
+
+    def write(self, content: bytes) -> None:
+        """Replace the file by what take_changed() gave; may run on another thread."""
+        try:
+            self._saved.write(content)
+        except BaseException:
+            self._is_changed = True
+            raise
+
+    def save(self) -> None:
+        """Save what changed since the last time; durable when this returns."""
+        content = self.take_changed()
+        if content is not None:
+            self.write(content)

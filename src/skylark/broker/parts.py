@@ -1,0 +1,44 @@
+"""Parts: what a broker is made of, for the processors that need many of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ..clock import Clock
+from ..store import Files, MessageStore
+from ..store.flusher import Flusher
+from .arrivals import Arrivals
+from .clients import Clients
+from .config import LiveConfig
+from .delay import DelayService
+from .flow import FlowControl
+from .groups import GroupTable
+from .identity import Identity
+from .locks import QueueLocks
+from .observer import Observer
+from .offsets import ConsumerOffsets
+from .topics import TopicTable
+
+
+@dataclass(slots=True)
+class Parts:
+    """All state of a broker; one loop owns it."""
+
+    live: LiveConfig
+    identity: Identity
+    topics: TopicTable
+    groups: GroupTable
+    clients: Clients
+    offsets: ConsumerOffsets
+    locks: QueueLocks
+    arrivals: Arrivals
+    delay: DelayService
+    flow: FlowControl
+    observer: Observer
+    store: MessageStore
+    flusher: Flusher
+    files: Files
+    clock: Clock
+    rng: random.Random
+    booted_at_ms: int

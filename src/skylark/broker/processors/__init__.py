@@ -1,0 +1,1 @@
+"""One file for each conversation: typed requests in, typed responses out."""

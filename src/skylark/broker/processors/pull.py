@@ -1,0 +1,338 @@
+"""Pulling: messages of one queue from an offset on, at once or when one arrives.
+
+    status of the read                                  code   held if the client allows it
+    FOUND                                               0
+    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING            20
+    OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL              19     yes
+    NO_MESSAGE_IN_QUEUE                                 19     yes, from offset 0; else 21
+    OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY             21     and an event in OFFSET_MOVED_EVENT
+
+A held pull looks again once and is then answered whatever it finds. Numbers from outside are held
+to limits: a poll of 30 s, 1,024 messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from ...clock import Clock
+from ...errors import BrokerError, InvalidExpression, InvalidHeader
+from ...filter import parse_tags
+from ...model.group import MessageModel, Subscription, SubscriptionGroupConfig
+from ...model.message import Property
+from ...model.queue import MessageQueue
+from ...model.topic import OFFSET_MOVED_EVENT_TOPIC
+from ...protocol.bodies import OffsetMovedEvent
+from ...protocol.codes import ResponseCode
+from ...protocol.command import Command
+from ...protocol.exchange import Deferred, Peer
+from ...protocol.hashes import tag_hash
+from ...protocol.headers import PullMessageRequest
+from ...protocol.properties import encode_properties
+from ...store import GetResult, GetStatus, MessageFilter, MessageStore, PutMessage
+from ..arrivals import Arrivals, Waiter
+from ..clients import Clients
+from ..config import LiveConfig
+from ..groups import GroupTable
+from ..identity import Identity
+from ..observer import Observer
+from ..topics import TopicTable
+from .offset import OffsetProcessor
+
+logger = logging.getLogger(__name__)
+
+COUNT_MAX = 1_024
+_COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
+_EVENT_INTERVAL_MS = 10_000
+_EVENTS_KEPT_MAX = 10_000
+
+_CODES: dict[GetStatus, int] = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class Pull(NamedTuple):
+    """One pull that has passed its checks."""
+
+    command: Command
+    peer: Peer
+    group: SubscriptionGroupConfig
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    filter: MessageFilter | None
+
+
+class PullProcessor:
+    """Serves consumers."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        identity: Identity,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: Clients,
+        offsets: OffsetProcessor,
+        store: MessageStore,
+        arrivals: Arrivals,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._live = live
+        self._identity = identity
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._store = store
+        self._arrivals = arrivals
+        self._clock = clock
+        self._observer = observer
+        self._filters: dict[tuple[str, ...], MessageFilter] = {}
+        self._events: dict[tuple[str, str, int], int] = {}
+
+    def pull(self, command: Command, peer: Peer) -> Command | Deferred | None:
+        """Serve PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        header = PullMessageRequest.from_fields(command.fields)
+        pull = self._checked(command, header, peer)
+        found = self._get(pull)
+        if header.sys_flag & _COMMIT:
+            self._offsets.commit_quietly(
+                pull.topic, pull.group.group_name, pull.queue_id, header.commit_offset, peer
+            )
+        code = self._code(pull, found)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND:
+            held = self._hold(pull, header.suspend_timeout_millis)
+            if held is not None:
+                return held
+        return self._answer(pull, found, code)
+
+    # Checks.
+
+    def _checked(self, command: Command, header: PullMessageRequest, peer: Peer) -> Pull:
+        config = self._live.current
+        if not config.broker_permission & 4:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_name}] pulling message is forbidden",
+            )
+        group = self._groups.require(header.consumer_group)
+        if not group.consume_enable:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {group.group_name}: consumeEnable is false",
+            )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please",
+            )
+        if not topic.is_readable:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{peer.address}]",
+            )
+        if header.max_msg_nums <= 0:
+            raise InvalidHeader("PullMessageRequest", "maxMsgNums", "must be positive")
+        return Pull(
+            command,
+            peer,
+            group,
+            topic.name,
+            header.queue_id,
+            header.queue_offset,
+            min(header.max_msg_nums, COUNT_MAX),
+            self._filter(header, group, peer),
+        )
+
+    def _filter(
+        self, header: PullMessageRequest, group: SubscriptionGroupConfig, peer: Peer
+    ) -> MessageFilter | None:
+        if header.sys_flag & _SUBSCRIPTION:
+            self._refuse_expressions(header.expression_type)
+            try:
+                return self._tag_filter(parse_tags(header.subscription))
+            except InvalidExpression as error:
+                raise BrokerError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from None
+        subscription = self._subscription(header, group, peer)
+        self._refuse_expressions(subscription.expression_type)
+        return self._tag_filter(subscription.tags)
+
+    def _subscription(
+        self, header: PullMessageRequest, group: SubscriptionGroupConfig, peer: Peer
+    ) -> Subscription:
+        name = group.group_name
+        members = self._clients.consumer_group(name)
+        if members is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: group {name} has sent no heartbeat here",
+            )
+        if (
+            not group.consume_broadcast_enable
+            and members.message_model is MessageModel.BROADCASTING
+        ):
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{name}] can not consume by broadcast way",
+            )
+        subscription = members.subscription(header.topic, peer)
+        if subscription is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {name} does not subscribe "
+                f"{header.topic}",
+            )
+        if subscription.version < header.sub_version:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: group {name} topic {header.topic}",
+            )
+        return subscription
+
+    @staticmethod
+    def _refuse_expressions(kind: str | None) -> None:
+        if kind is not None and kind != "TAG":
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {kind[:32]}",
+            )
+
+    def _tag_filter(self, tags: tuple[str, ...]) -> MessageFilter | None:
+        if not tags:
+            return None
+        known = self._filters.get(tags)
+        if known is None:
+            if len(self._filters) >= 10_000:
+                self._filters.clear()
+            hashes = frozenset(tag_hash(tag) for tag in tags)
+            known = self._filters[tags] = MessageFilter(tag_hashes=hashes)
+        return known
+
+    # Reading.
+
+    def _get(self, pull: Pull) -> GetResult:
+        return self._store.get(pull.topic, pull.queue_id, pull.offset, pull.count_max, pull.filter)
+
+    @staticmethod
+    def _code(pull: Pull, found: GetResult) -> int:
+        code = _CODES.get(found.status)
+        if code is None:  # No message in the queue, or no queue.
+            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
+        return code
+
+    def _answer(self, pull: Pull, found: GetResult, code: int) -> Command:
+        group, topic, queue_id = pull.group.group_name, pull.topic, pull.queue_id
+        if code == ResponseCode.SUCCESS:
+            self._observer.delivered(group, topic, queue_id, found.message_count, found.byte_count)
+        else:
+            self._observer.missed(group, topic, queue_id)
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                self._note_moved(pull, found)
+        return pull.command.reply(
+            code,
+            found.status,
+            {
+                "suggestWhichBrokerId": self._suggestion(pull, found),
+                "nextBeginOffset": str(found.next_offset),
+                "minOffset": str(found.min_offset),
+                "maxOffset": str(found.max_offset),
+            },
+            found.body if code == ResponseCode.SUCCESS else b"",
+        )
+
+    def _suggestion(self, pull: Pull, found: GetResult) -> str:
+        if not self._live.current.slave_read_enable:
+            return "0"
+        group = pull.group
+        return str(
+            group.which_broker_when_consume_slowly if found.is_far_behind else group.broker_id
+        )
+
+    # Holding.
+
+    def _hold(self, pull: Pull, asked_ms: int) -> Deferred | None:
+        config = self._live.current
+        if self._arrivals.is_closed:
+            return None
+        if len(self._arrivals) >= config.held_pulls_max:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{len(self._arrivals)} pulls wait already (heldPullsMax); "
+                "try again in a second",
+            )
+        timeout_ms = config.short_polling_time_mills
+        if config.long_polling_enable:
+            timeout_ms = max(0, min(asked_ms, config.suspend_timeout_ms_max))
+        deferred = Deferred()
+        waiter: Waiter = self._arrivals.wait(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            None if pull.filter is None else pull.filter.tag_hashes,
+            timeout_ms,
+            lambda: self._resume(pull, deferred),
+        )
+        deferred.on_dropped = lambda _: self._arrivals.cancel(waiter)
+        return deferred
+
+    def _resume(self, pull: Pull, deferred: Deferred) -> None:
+        if deferred.is_done:
+            return
+        found = self._get(pull)
+        deferred.answer((self._answer(pull, found, self._code(pull, found)),))
+
+    # Offsets that are not there.
+
+    def _note_moved(self, pull: Pull, found: GetResult) -> None:
+        """Leave an event for whoever watches over consumers; not more often than is of use."""
+        key = (pull.group.group_name, pull.topic, pull.queue_id)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._events.get(key, now_ms):
+            return
+        if len(self._events) >= _EVENTS_KEPT_MAX:
+            self._events.clear()
+        self._events[key] = now_ms + _EVENT_INTERVAL_MS
+        logger.info(
+            "group=%s topic=%s queue=%d asked for offset %d, now %d of %d to %d",
+            *key, pull.offset, found.next_offset, found.min_offset, found.max_offset,
+        )  # fmt: skip
+        if not self._store.is_writable:
+            return
+        queue = MessageQueue(pull.topic, self._identity.name, pull.queue_id)
+        event = OffsetMovedEvent(pull.group.group_name, queue, pull.offset, int(found.next_offset))
+        group = pull.group.group_name
+        properties = encode_properties({Property.KEYS: group, Property.TAGS: group})
+        store_host = self._identity.store_host
+        self._store.put(
+            [
+                PutMessage(
+                    OFFSET_MOVED_EVENT_TOPIC,
+                    0,
+                    event.to_json(),
+                    properties,
+                    self._clock.now_ms(),
+                    store_host,
+                    store_host,
+                )
+            ]
+        )

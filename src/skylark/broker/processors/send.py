@@ -1,0 +1,529 @@
+"""Sending: single messages and batches, all of one read in one append.
+
+    code   request              body
+    10     SEND_MESSAGE         one message, fields under their full names
+    310    SEND_MESSAGE_V2      one message, fields under one-letter names
+    320    SEND_BATCH_MESSAGE   as 310; whether the body is a batch is said by the field `m`
+
+The checks run in RocketMQ's order and the first that fails answers. What is stored:
+
+    topic, queue         as asked; with a delay SCHEDULE_TOPIC_XXXX and level - 1; after too many
+                         retries %DLQ%group
+    properties           the client's, less WAIT, plus CLUSTER; with a delay also REAL_TOPIC and
+                         REAL_QID
+
+With SYNC_FLUSH the answers of one read wait for one flush, together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ...clock import Clock
+from ...errors import (
+    BrokerError,
+    InvalidBatch,
+    InvalidBody,
+    InvalidHeader,
+    InvalidName,
+    StoreError,
+)
+from ...model.message import Property
+from ...model.names import check_topic_name
+from ...model.topic import (
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    UNSENDABLE_TOPICS,
+    TopicConfig,
+    TopicFilterType,
+    is_retry_topic,
+)
+from ...protocol.batch import decode_batch, join_properties
+from ...protocol.codes import RequestCode, ResponseCode
+from ...protocol.command import Command
+from ...protocol.exchange import Answers, Deferred, Peer
+from ...protocol.headers import SendMessageRequest, SendMessageRequestV2
+from ...protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    encode_text,
+    format_properties,
+    parse_properties,
+    require_sound_properties,
+)
+from ...store import FlushDiskType, MessageStore, PutMessage, PutResult, PutStatus
+from .. import retry
+from ..config import LiveConfig
+from ..flow import FlowControl
+from ..groups import GroupTable
+from ..identity import Identity
+from ..observer import Observer
+from ..topics import TopicTable
+
+logger = logging.getLogger(__name__)
+
+_TRANSACTION_BITS = 0xC
+_MULTI_TAGS = 0x2
+_TIMER_PROPERTIES = (
+    Property.TIMER_DELAY_MS,
+    Property.TIMER_DELAY_SEC,
+    Property.TIMER_DELIVER_MS,
+)
+_LEVEL_DIGITS_MAX = 9
+
+_Header = SendMessageRequest | SendMessageRequestV2
+
+_STATUS_CODES: dict[PutStatus, tuple[int, str]] = {
+    PutStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, "the disk is slow"),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "the replica is slow"),
+    PutStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "there is no replica"),
+    PutStatus.SERVICE_NOT_AVAILABLE: (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "the store takes no writes now; see the broker's log",
+    ),
+    PutStatus.CREATE_MAPEDFILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR,
+        "create mapped file failed, server is busy or broken: there is no room for the next file",
+    ),
+    PutStatus.OS_PAGECACHE_BUSY: (
+        ResponseCode.SYSTEM_ERROR,
+        "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+    ),
+    PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "the store failed; see the broker's log"),
+}
+
+
+class FlushWaiter(Protocol):
+    """What is asked of the flusher."""
+
+    def flushed(self, offset: int) -> asyncio.Future[bool]: ...
+
+
+class Stored(NamedTuple):
+    """One request that has been appended: its answer but for the flush."""
+
+    command: Command
+    queue_id: int
+    results: Sequence[PutResult]
+
+
+class SendProcessor:
+    """Stores what producers send."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        identity: Identity,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        store: MessageStore,
+        flusher: FlushWaiter,
+        flow: FlowControl,
+        clock: Clock,
+        rng: random.Random,
+        observer: Observer,
+    ) -> None:
+        self._live = live
+        self._identity = identity
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._flusher = flusher
+        self._flow = flow
+        self._clock = clock
+        self._rng = rng
+        self._observer = observer
+        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._level_max = len(store.config.delay_levels_ms)
+        self._cluster = encode_text(
+            format_properties({Property.CLUSTER: live.current.broker_cluster_name})
+        )
+
+    # Requests.
+
+    def send(self, commands: list[Command], peer: Peer) -> Answers | Deferred:
+        """Serve the sends of one read."""
+        refusal = self._flow.refusal()
+        if refusal is not None:
+            for _ in commands:
+                self._observer.refused(refusal[1].partition("]")[0].removeprefix("["))
+            return [self.refuse(command, *refusal) for command in commands if not command.flag & 2]
+        answers: list[Command] = []
+        stored: list[Stored] = []
+        waiting: list[tuple[Command, int, PutMessage]] = []
+        born_host = self._identity.born_host(peer)
+        for command in commands:
+            try:
+                header = read_header(command)
+                if header.batch:
+                    self._append(waiting, stored)
+                    stored.append(self._send_batch(command, header, born_host))
+                else:
+                    queue_id, message = self.prepare(command, header, born_host)
+                    waiting.append((command, queue_id, message))
+            except (
+                BrokerError, InvalidHeader, InvalidName, InvalidBody, InvalidBatch, StoreError,
+            ) as error:  # fmt: skip
+                if not command.flag & 2:
+                    answers.append(self._refuse_error(command, error))
+        self._append(waiting, stored)
+        return self._answer(stored, answers)
+
+    def _append(self, waiting: list[tuple[Command, int, PutMessage]], stored: list[Stored]) -> None:
+        if not waiting:
+            return
+        results = self._store.put([message for _, _, message in waiting])
+        for (command, queue_id, message), result in zip(waiting, results, strict=True):
+            if result.status is PutStatus.PUT_OK:
+                self._observer.stored(message.topic, 1, result.size_bytes)
+            stored.append(Stored(command, queue_id, (result,)))
+        waiting.clear()
+
+    # Checks.
+
+    def prepare(
+        self, command: Command, header: _Header, born_host: bytes
+    ) -> tuple[int, PutMessage]:
+        """Check one message; return the queue to answer and what to append."""
+        topic = self.checked_topic(header)
+        queue_id = self._checked_queue(topic, header.queue_id)
+        reconsume_times = header.reconsume_times or 0
+        text = header.properties or ""
+        name, stored_queue, level = topic.name, queue_id, None
+        if is_retry_topic(name):
+            target = self._redirect(command, header, topic)
+            if target is not None:
+                name, stored_queue, level = target.name, 0, 0
+        properties = encode_text(text)
+        self._require_size(command, properties)
+        require_sound(properties)
+        found = parse_properties(text)
+        self._require_plain(header.sys_flag, found)
+        found.pop(Property.WAIT, None)
+        found[Property.CLUSTER] = self._live.current.broker_cluster_name
+        if level is None:
+            level = self._delay_level(found)
+        elif Property.DELAY in found:
+            found[Property.DELAY] = "0"
+        if level > 0:
+            found[Property.REAL_TOPIC] = name
+            found[Property.REAL_QID] = str(stored_queue)
+            name, stored_queue = SCHEDULE_TOPIC, level - 1
+        properties = encode_text(format_properties(found))
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise illegal(f"properties take {len(properties)} bytes with the broker's own")
+        return queue_id, PutMessage(
+            name,
+            stored_queue,
+            command.body,
+            properties,
+            header.born_timestamp,
+            born_host,
+            self._identity.store_host,
+            header.flag,
+            self._sys_flag(topic, header.sys_flag),
+            reconsume_times,
+        )
+
+    def checked_topic(self, header: _Header) -> TopicConfig:
+        """The topic of a send, made where that is allowed."""
+        config = self._live.current
+        if self._clock.now_ms() < config.start_accept_send_request_time_stamp:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                "broker unable to service, until "
+                f"{config.start_accept_send_request_time_stamp} "
+                "(startAcceptSendRequestTimeStamp)",
+            )
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is not None and topic.order and not config.broker_permission & 2:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_name}] sending message is forbidden",
+            )
+        if name in UNSENDABLE_TOPICS:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"topic {name} is written by the broker alone"
+            )
+        return topic if topic is not None else self._make_topic(header)
+
+    def _make_topic(self, header: _Header) -> TopicConfig:
+        name = header.topic
+        check_topic_name(name)
+        sys_flag = (2 if is_retry_topic(name) else 1) if header.unit_mode else 0
+        if is_retry_topic(name):
+            self._groups.require(name.removeprefix(RETRY_PREFIX))
+        topic = self._topics.create_on_send(
+            name,
+            template=header.default_topic,
+            queue_nums=header.default_topic_queue_nums,
+            sys_flag=sys_flag,
+        )
+        if topic is None and is_retry_topic(name):
+            topic = self._topics.create_own(name, queue_nums=1, sys_flag=sys_flag)
+        if topic is None:
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name} not exist, apply first please: make it with updateTopic, or set "
+                "autoCreateTopicEnable=true",
+            )
+        return topic
+
+    def _checked_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        if queue_id < 0:
+            return self._rng.randrange(max(1, topic.write_queue_nums))
+        queues = max(topic.write_queue_nums, topic.read_queue_nums)
+        if queue_id >= queues:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue {queue_id} of topic {topic.name} does not exist, it has {queues}; "
+                "fetch the route again",
+            )
+        return queue_id
+
+    def _redirect(
+        self, command: Command, header: _Header, topic: TopicConfig
+    ) -> TopicConfig | None:
+        """The dead-letter topic for a message that a consumer has re-sent too often."""
+        group = self._groups.require(topic.name.removeprefix(RETRY_PREFIX))
+        tries = retry.tries_max(group, header.max_reconsume_times, command.version)
+        if (header.reconsume_times or 0) < tries:
+            return None
+        return retry.destination(
+            self._topics, group, reconsume_times=header.reconsume_times or 0, level=-1, tries=tries
+        ).topic
+
+    def _require_size(self, command: Command, properties: bytes) -> None:
+        body_max = self._store.config.max_message_size
+        if len(command.body) > body_max:
+            raise illegal(f"the body has {len(command.body)} bytes, {body_max} are allowed")
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise illegal(
+                f"properties take {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+            )
+
+    def _require_plain(self, sys_flag: int, properties: dict[str, str]) -> None:
+        """Refuse what would be stored and never, or too early, delivered."""
+        if properties.get(Property.TRAN_MSG, "").lower() == "true" or sys_flag & _TRANSACTION_BITS:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._live.current.broker_name}] sending transaction message is "
+                "forbidden: transactions are not available here",
+            )
+        for name in _TIMER_PROPERTIES:
+            if name in properties:
+                raise illegal(f"{name} is not available here; use a delay level instead")
+
+    def _delay_level(self, properties: dict[str, str]) -> int:
+        text = properties.get(Property.DELAY)
+        if text is None:
+            return 0
+        digits = text.removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdigit()):
+            raise illegal(f"delay level {text[:32]!r} is not a number")
+        if text.startswith("-"):
+            return 0
+        if len(digits) > _LEVEL_DIGITS_MAX:
+            level = self._level_max
+        else:
+            level = min(int(digits), self._level_max)
+        if level > 0:
+            properties[Property.DELAY] = str(level)
+        return level
+
+    @staticmethod
+    def _sys_flag(topic: TopicConfig, sys_flag: int) -> int:
+        return (
+            sys_flag | _MULTI_TAGS if topic.filter_type is TopicFilterType.MULTI_TAG else sys_flag
+        )
+
+    # Batches.
+
+    def _send_batch(self, command: Command, header: _Header, born_host: bytes) -> Stored:
+        topic = self.checked_topic(header)
+        queue_id = self._checked_queue(topic, header.queue_id)
+        if is_retry_topic(topic.name):
+            raise illegal("a batch cannot be sent to a retry topic")
+        text = encode_text(header.properties or "")
+        self._require_size(command, text)
+        require_sound(text)
+        shared = parse_properties(text)
+        self._require_plain(header.sys_flag, shared)
+        if self._delay_level(shared) > 0:
+            raise illegal("a batch cannot be delayed")
+        try:
+            entries = decode_batch(command.body)
+        except InvalidBatch as error:
+            raise illegal(str(error)) from None
+        shared.pop(Property.WAIT, None)
+        shared[Property.CLUSTER] = self._live.current.broker_cluster_name
+        common = encode_text(format_properties(shared))
+        sys_flag = self._sys_flag(topic, header.sys_flag)
+        messages = []
+        for entry in entries:
+            require_sound(entry.properties)
+            if b"DELAY\x01" in entry.properties or b"TRAN_MSG\x01" in entry.properties:
+                raise illegal("a message of a batch can be neither delayed nor transactional")
+            try:
+                properties = join_properties(entry.properties, common)
+            except InvalidBody as error:
+                raise illegal(str(error)) from None
+            messages.append(
+                PutMessage(
+                    topic.name,
+                    queue_id,
+                    entry.body,
+                    properties,
+                    header.born_timestamp,
+                    born_host,
+                    self._identity.store_host,
+                    entry.flag,
+                    sys_flag,
+                    header.reconsume_times or 0,
+                )
+            )
+        results = self._store.put_group(messages)
+        if results[0].status is PutStatus.PUT_OK:
+            size_bytes = sum(result.size_bytes for result in results)
+            self._observer.stored(topic.name, len(results), size_bytes)
+        return Stored(command, queue_id, results)
+
+    # Answers.
+
+    def _answer(self, stored: list[Stored], answers: list[Command]) -> Answers | Deferred:
+        end = 0
+        if self._is_sync:
+            end = max((item.results[-1].end for item in stored), default=0)
+        if end <= 0 or self._store.is_flushed(end):
+            answers += self._answers(stored)
+            return answers
+        return self.defer_until_flushed(
+            end, len(stored), lambda status: [*answers, *self._answers(stored, status)]
+        )
+
+    def defer_until_flushed(self, end: int, count: int, answers: AnswersOf) -> Deferred:
+        """Answer when the log is on the disk up to an offset, or has not been for too long."""
+        deferred = Deferred(weight=count)
+        self._flow.begin_wait(count)
+        future = self._flusher.flushed(end)
+        timer = asyncio.get_running_loop().call_later(
+            self._store.config.sync_flush_timeout / 1000,
+            lambda: finish(PutStatus.FLUSH_DISK_TIMEOUT),
+        )
+
+        def finish(status: PutStatus | None) -> None:
+            if not deferred.is_done:
+                timer.cancel()
+                self._flow.end_wait(count)
+                deferred.answer(answers(status))
+
+        def flushed(done: asyncio.Future[bool]) -> None:
+            # A flush that failed will never be made up for: the store is closed to writes.
+            failed = done.cancelled() or done.exception() is not None
+            finish(PutStatus.SERVICE_NOT_AVAILABLE if failed else None)
+
+        def dropped(_: Deferred) -> None:
+            timer.cancel()
+            self._flow.end_wait(count)
+
+        deferred.on_dropped = dropped
+        future.add_done_callback(flushed)
+        return deferred
+
+    def _answers(self, stored: list[Stored], late: PutStatus | None = None) -> list[Command]:
+        """The answers, all of them with the given status where they are stored at all."""
+        answers = []
+        for item in stored:
+            if item.command.flag & 2:
+                continue
+            status = item.results[0].status
+            if status is PutStatus.PUT_OK and late is not None:
+                status = late
+            answers.append(self._answer_one(item, status))
+        return answers
+
+    def _answer_one(self, item: Stored, status: PutStatus) -> Command:
+        if status is PutStatus.PUT_OK:
+            return item.command.reply(
+                ResponseCode.SUCCESS, None, self.stored_fields(item.queue_id, item.results)
+            )
+        if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            return self.refuse(
+                item.command,
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal, maybe msg body or properties length not matched: body at "
+                f"most {self._store.config.max_message_size} bytes, properties at most "
+                f"{PROPERTIES_BYTES_MAX}",
+            )
+        code, remark = _STATUS_CODES[status]
+        if status in (
+            PutStatus.FLUSH_DISK_TIMEOUT,
+            PutStatus.FLUSH_SLAVE_TIMEOUT,
+            PutStatus.SLAVE_NOT_AVAILABLE,
+        ):
+            # The message is stored, only less safely than it should be.
+            fields = self.stored_fields(item.queue_id, item.results)
+            return item.command.reply(code, remark, fields)
+        if self._store.failure is not None:
+            remark = f"the store takes no more writes: {self._store.failure}"
+        return self.refuse(item.command, code, remark)
+
+    def stored_fields(self, queue_id: int, results: Sequence[PutResult]) -> dict[str, str]:
+        """The header of the answer to a message that is stored."""
+        prefix = self._identity.id_prefix
+        if len(results) == 1:
+            ids = f"{prefix}{results[0].physical_offset:016X}"
+        else:
+            ids = ",".join(f"{prefix}{result.physical_offset:016X}" for result in results)
+        return {
+            "msgId": ids,
+            "queueId": str(queue_id),
+            "queueOffset": str(results[0].queue_offset),
+            **self._identity.trace_fields(),
+        }
+
+    def refuse(self, command: Command, code: int, remark: str) -> Command:
+        """The answer to a message that is not stored; it carries region and trace as well."""
+        return command.reply(code, remark, self._identity.trace_fields())
+
+    def _refuse_error(self, command: Command, error: Exception) -> Command:
+        code: int = ResponseCode.SYSTEM_ERROR
+        remark = str(error)
+        if isinstance(error, BrokerError):
+            code, remark = error.code, error.remark or ""
+        elif isinstance(error, InvalidBatch | InvalidBody):
+            code = ResponseCode.MESSAGE_ILLEGAL
+        elif isinstance(error, StoreError):
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+        return self.refuse(command, code, remark[:1024])
+
+
+class AnswersOf(Protocol):
+    """Makes the answers, given a status that overrides success."""
+
+    def __call__(self, status: PutStatus | None) -> Answers: ...
+
+
+def read_header(command: Command) -> _Header:
+    """The typed header of any send."""
+    if command.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+        return SendMessageRequest.from_fields(command.fields)
+    return SendMessageRequestV2.from_fields(command.fields)
+
+
+def require_sound(properties: bytes) -> None:
+    """Refuse properties that would not read back as they were meant."""
+    try:
+        require_sound_properties(properties)
+    except InvalidBody as error:
+        raise illegal(str(error)) from None
+
+
+def illegal(problem: str) -> BrokerError:
+    """The refusal of a message that cannot be stored as it is."""
+    return BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {problem}")

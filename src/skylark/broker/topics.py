@@ -1,0 +1,251 @@
+"""TopicTable: the topics of this broker, and the rules by which they come into being.
+
+    made                        queues                                        permissions
+    by an operator              as told                                       as told
+    by the first message        min(asked by the producer, template's)        template's, - inherit
+    for a group that retries    retryQueueNums of the group                   read and write
+    for dead letters, replies   1                                             read and write
+
+A template is any topic with the inherit bit; producers name TBW102. Every change is saved before it
+is answered, gets a new data version, and is reported, so that the name servers hear of it at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from ..clock import Clock
+from ..errors import BrokerError
+from ..model.names import check_topic_name
+from ..model.topic import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_EVENT_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    Permission,
+    TopicConfig,
+    is_system_topic,
+    reply_topic,
+)
+from ..model.version import DataVersion
+from ..protocol.bodies import TopicConfigTable
+from ..protocol.codes import ResponseCode
+from .config import BrokerConfig
+from .saved_table import SavedTable, SmallFiles
+
+logger = logging.getLogger(__name__)
+
+TOPICS_MAX = 200_000
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
+_TEMPLATE = int(_READ_WRITE | Permission.INHERIT)
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1024
+
+
+class TopicTable:
+    """All topics, by name."""
+
+    def __init__(self, config: BrokerConfig, path: str, files: SmallFiles, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._saved = SavedTable(path, files, TopicConfigTable)
+        self._topics: dict[str, TopicConfig] = {}
+        self._version = DataVersion()
+        self._system: set[str] = set()
+        # Told of topics that were made or changed, after they were saved.
+        self.on_change: Callable[[Iterable[TopicConfig]], None] = lambda topics: None
+
+    def load(self) -> None:
+        """Read the file and add what every broker has; raises StoreError."""
+        body = self._saved.load()
+        if body is not None:
+            self._topics = dict(body.topics)
+            self._version = body.data_version
+        else:
+            self._version = DataVersion(self._clock.now_ms(), 0)
+        before = dict(self._topics)
+        for topic in self._built_in():
+            self._system.add(topic.name)
+            # An operator may have given a built-in topic more queues; what is there stays.
+            known = self._topics.get(topic.name)
+            if known is None or known.perm != topic.perm:
+                self._topics[topic.name] = (
+                    topic if known is None else dataclasses.replace(known, perm=topic.perm)
+                )
+        if self._topics != before:
+            self._version = self._version.next(self._clock.now_ms())
+            self._save()
+
+    def _built_in(self) -> list[TopicConfig]:
+        config = self._config
+        # A name used both ways, as broker and as cluster, is one topic; the first one wins.
+        built_in = [
+            TopicConfig(SELF_TEST_TOPIC, 1, 1),
+            TopicConfig(BENCHMARK_TOPIC, _BENCHMARK_QUEUES, _BENCHMARK_QUEUES),
+            TopicConfig(
+                config.broker_cluster_name,
+                16,
+                16,
+                _TEMPLATE if config.cluster_topic_enable else int(Permission.INHERIT),
+            ),
+            TopicConfig(
+                config.broker_name,
+                1,
+                1,
+                _TEMPLATE if config.broker_topic_enable else int(Permission.INHERIT),
+            ),
+            TopicConfig(OFFSET_MOVED_EVENT_TOPIC, 1, 1),
+            TopicConfig(SCHEDULE_TOPIC, _SCHEDULE_QUEUES, _SCHEDULE_QUEUES),
+            TopicConfig(reply_topic(config.broker_cluster_name), 1, 1),
+        ]
+        queues = config.default_topic_queue_nums
+        if config.auto_create_topic_enable:
+            built_in.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, _TEMPLATE))
+        elif AUTO_CREATE_TOPIC in self._topics:
+            # It was a template once, and must not go on being one.
+            known = self._topics[AUTO_CREATE_TOPIC]
+            built_in.append(dataclasses.replace(known, perm=_READ_WRITE))
+        if config.trace_topic_enable:
+            built_in.append(TopicConfig(config.msg_trace_topic_name, 1, 1))
+        return list({topic.name: topic for topic in reversed(built_in)}.values())[::-1]
+
+    # Questions.
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """All of them."""
+        return self._topics
+
+    @property
+    def version(self) -> DataVersion:
+        """When the table last changed."""
+        return self._version
+
+    @property
+    def system_topics(self) -> frozenset[str]:
+        """The names that no operator makes or deletes."""
+        return frozenset(self._system | {name for name in self._topics if is_system_topic(name)})
+
+    def get(self, name: str) -> TopicConfig | None:
+        """One topic, or None."""
+        return self._topics.get(name)
+
+    def is_system(self, name: str) -> bool:
+        """Whether a name is the system's own."""
+        return name in self._system or is_system_topic(name)
+
+    def body(self) -> TopicConfigTable:
+        """The table as it is answered and registered."""
+        return TopicConfigTable(dict(self._topics), self._version)
+
+    # Changes.
+
+    def put(self, topic: TopicConfig) -> None:
+        """Make a topic or replace it; raises InvalidName, BrokerError, StoreError."""
+        check_topic_name(topic.name)
+        self._require_sound(topic)
+        if self._topics.get(topic.name) != topic:
+            self._change({topic.name: topic})
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic; False where there was none."""
+        if name not in self._topics:
+            return False
+        topics, version = dict(self._topics), self._version
+        del self._topics[name]
+        self._commit(topics, version)
+        return True
+
+    def create_on_send(
+        self, name: str, *, template: str, queue_nums: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Make a topic for its first message; None where the rules do not allow it."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        model = self._topics.get(template)
+        if model is None or not model.is_inherited:
+            return None
+        if template == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+            return None
+        queues = max(1, min(queue_nums, model.write_queue_nums))
+        return self._create(
+            TopicConfig(
+                name,
+                queues,
+                queues,
+                model.perm & ~int(Permission.INHERIT),
+                model.filter_type,
+                sys_flag,
+            )
+        )
+
+    def create_own(self, name: str, *, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """The broker's own topic for retries, dead letters or replies, made where missing."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        return self._create(
+            TopicConfig(name, queue_nums, queue_nums, _READ_WRITE, sys_flag=sys_flag)
+        )
+
+    def _create(self, topic: TopicConfig) -> TopicConfig:
+        check_topic_name(topic.name)
+        self._require_sound(topic)
+        self._change({topic.name: topic})
+        logger.info(
+            "topic=%s made with %d queues, permissions %d",
+            topic.name, topic.write_queue_nums, topic.perm,
+        )  # fmt: skip
+        return topic
+
+    def apply_order_conf(self, table: Mapping[str, str]) -> None:
+        """Mark the topics that the name server's ORDER_TOPIC_CONFIG names, and no others."""
+        changed = {}
+        for topic in self._topics.values():
+            is_ordered = topic.name in table
+            if topic.order != is_ordered:
+                changed[topic.name] = dataclasses.replace(topic, order=is_ordered)
+        if changed:
+            self._change(changed)
+
+    def _require_sound(self, topic: TopicConfig) -> None:
+        most = max(self._config.topic_queue_nums_max, _BENCHMARK_QUEUES)
+        for nums in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 < nums <= most:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"topic {topic.name}: {nums} queues; 1 to {most} are possible "
+                    "(topicQueueNumsMax)",
+                )
+        if not 0 <= topic.perm <= 15:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {topic.name}: permissions {topic.perm}; 6 is read and write, 4 read, "
+                "2 write",
+            )
+        if topic.name not in self._topics and len(self._topics) >= TOPICS_MAX:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"{TOPICS_MAX} topics are the limit; delete some first"
+            )
+
+    def _change(self, changed: Mapping[str, TopicConfig]) -> None:
+        topics, version = dict(self._topics), self._version
+        self._topics.update(changed)
+        self._commit(topics, version)
+        self.on_change(changed.values())
+
+    def _commit(self, topics: dict[str, TopicConfig], version: DataVersion) -> None:
+        """Save what was changed; if that fails, nothing was."""
+        self._version = self._version.next(self._clock.now_ms())
+        try:
+            self._save()
+        except BaseException:
+            self._topics, self._version = topics, version
+            raise
+
+    def _save(self) -> None:
+        self._saved.save(TopicConfigTable(self._topics, self._version))
