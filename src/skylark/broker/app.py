@@ -106,6 +106,16 @@ class Broker:
         return self.parts.identity.address
 
     @property
+    def name(self) -> str:
+        """Its name."""
+        return self._live.current.broker_name
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store has stopped writing for good."""
+        return self.parts is not None and self.parts.store.failure is not None
+
+    @property
     def port(self) -> int:
         """The port it listens on."""
         assert self._listener is not None, "the broker is not open"
@@ -400,8 +410,7 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()  # What is there now stays: the collector need not look at it again.
         print(broker.boot_line, flush=True)
         await stop.wait()
-        assert broker.parts is not None
-        has_failed = broker.parts.store.failure is not None
+        has_failed = broker.has_failed
     return 1 if has_failed else 0
 
 

@@ -16,7 +16,11 @@ from .. import __version__
 from . import exits
 
 # Command to module; each module has main(argv, program=...) and returns an exit code.
-ROLES = {"namesrv": ("skylark.cli.namesrv", "Run a name server until SIGTERM.")}
+ROLES = {
+    "up": ("skylark.cli.up", "Run a name server and brokers in one process until SIGTERM."),
+    "namesrv": ("skylark.cli.namesrv", "Run a name server until SIGTERM."),
+    "broker": ("skylark.cli.broker", "Run a broker until SIGTERM."),
+}
 # Noun to module; each module has a typer app of its verbs.
 NOUNS = {"config": "skylark.cli.config"}
 
