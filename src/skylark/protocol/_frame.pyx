@@ -89,6 +89,14 @@ cdef inline bint _plain_string(Scan* s, const uint8_t** start, Py_ssize_t* size)
     return False
 
 
+cdef inline bint _is_ascii(const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if text[i] >= 128:
+            return False
+    return True
+
+
 cdef inline int _hex(uint8_t c) noexcept nogil:
     if 48 <= c <= 57:
         return c - 48
@@ -322,8 +330,9 @@ cdef object _scan_json(const uint8_t* data, Py_ssize_t size):
             if text_size == 4 and memcmp(text, b"JAVA", 4) == 0:
                 language = _JAVA
             else:
+                if not _is_ascii(text, text_size):
+                    return None
                 language = PyBytes_FromStringAndSize(<const char*>text, text_size)
-                PyUnicode_DecodeUTF8(<const char*>text, text_size, NULL)
                 language = _language_of_name.get(language, _OTHER)
         elif key_size == 6 and memcmp(key, b"remark", 6) == 0:
             bit = 64
@@ -333,9 +342,8 @@ cdef object _scan_json(const uint8_t* data, Py_ssize_t size):
                     return None
         elif key_size == 23 and memcmp(key, b"serializeTypeCurrentRPC", 23) == 0:
             bit = 128
-            if not _plain_string(&s, &text, &text_size):
+            if not _plain_string(&s, &text, &text_size) or not _is_ascii(text, text_size):
                 return None
-            PyUnicode_DecodeUTF8(<const char*>text, text_size, NULL)
         else:
             return None
         if seen & bit:
