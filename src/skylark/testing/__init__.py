@@ -4,6 +4,7 @@ The same seed gives the same run, whatever is injected. Start with SimCluster, o
 SimNetwork and two hosts where one process is enough.
 """
 
+from .broker import SimulatedBroker as SimulatedBroker
 from .checks import Outages as Outages
 from .checks import always as always
 from .checks import check_replay as check_replay
