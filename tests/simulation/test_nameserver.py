@@ -190,7 +190,7 @@ class World:
             if broker is not None and node.is_running and not node.is_paused:
                 queues = rng.randint(1, 16)
                 topic = TopicConfig(f"T-{broker.name}", queues, queues)
-                with contextlib.suppress(ProcessDied):
+                with contextlib.suppress(ProcessDied, TimeoutError):
                     async with asyncio.timeout(20):
                         await node.call(lambda node, b=broker, t=topic: b.put_topic(t))
 
