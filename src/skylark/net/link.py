@@ -557,7 +557,13 @@ class Link(asyncio.Protocol):
         self._drop_deferred()
 
     def _update_reading(self) -> None:
-        wanted = not (self._is_draining or self._backlog or self._writable is not None)
+        # A server that cannot write stops reading. A client goes on, whatever waits: if both ends
+        # stopped, neither would ever write again.
+        is_stuck = self._writable is not None
+        if is_stuck and not self._is_server:
+            wanted = not self._is_draining
+        else:
+            wanted = not (self._is_draining or self._backlog or is_stuck)
         if wanted == self._is_reading or self._transport is None or self._is_closed:
             return
         self._is_reading = wanted

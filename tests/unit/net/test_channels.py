@@ -320,6 +320,38 @@ class TestCalls:
 
         world.run(main)
 
+    def test_large_requests_and_large_answers_do_not_block_each_other(self, world: World) -> None:
+        # If both ends stopped reading while their own writes are stuck, neither would go on.
+        async def main() -> None:
+            async with world.listener(), world.channels() as channels:
+                body = bytes(2 * 1024 * 1024)
+                calls = [channels.call(world.address, request(body=body), 20_000) for _ in range(8)]
+                answers = await asyncio.gather(*calls)
+                assert [len(answer.body) for answer in answers] == [len(body)] * 8
+                assert world.loop.time() < 5
+
+        world.run(main)
+
+    def test_large_requests_both_ways_at_once_do_not_block_each_other(self, world: World) -> None:
+        body = bytes(2 * 1024 * 1024)
+
+        async def ask_back(request: AnyRequest, peer: Peer) -> Response:
+            answer = await peer.call(Command.request(307, body=body), 20_000)
+            return Response(body=answer.body)
+
+        async def main() -> None:
+            world.handlers[34] = Handler(None, ask_back)
+            board = Switchboard(
+                {307: Handler(None, lambda request, _: Response(body=request.body))}
+            )
+            async with world.listener(), world.channels(switchboard=board) as channels:
+                calls = [channels.call(world.address, request(34, body), 20_000) for _ in range(6)]
+                answers = await asyncio.gather(*calls)
+                assert [len(answer.body) for answer in answers] == [len(body)] * 6
+                assert world.loop.time() < 5
+
+        world.run(main)
+
     def test_oneways_go_out_and_wait_for_nothing(self, world: World) -> None:
         async def main() -> None:
             async with world.listener(), world.channels() as channels:
