@@ -29,7 +29,8 @@ class TopicFigures:
 class ConsumerStats:
     """Counters by topic, and rates out of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, started_ms: int) -> None:
+        self._started_ms = started_ms
         self._now: dict[str, TopicFigures] = {}
         self._samples: dict[str, deque[TopicFigures]] = {}
 
@@ -38,19 +39,19 @@ class ConsumerStats:
         figures = self._now.get(topic)
         if figures is None:
             figures = self._now[topic] = TopicFigures()
+            start = TopicFigures(at_ms=self._started_ms)
+            self._samples[topic] = deque([start], maxlen=_SAMPLES_MAX)
         return figures
 
     def sample(self, now_ms: int) -> None:
         """Keep a reading; called every ten seconds."""
         for topic, figures in self._now.items():
-            samples = self._samples.setdefault(topic, deque(maxlen=_SAMPLES_MAX))
-            samples.append(replace(figures, at_ms=now_ms))
+            self._samples[topic].append(replace(figures, at_ms=now_ms))
 
     def status(self, topic: str, now_ms: int) -> ConsumeStatus:
         """Rates over the last minute, and what failed since the first reading kept."""
         now = replace(self.of(topic), at_ms=now_ms)
-        samples = self._samples.get(topic)
-        before = samples[0] if samples else TopicFigures(at_ms=now_ms)
+        before = self._samples[topic][0]
         seconds = max(now.at_ms - before.at_ms, 1) / 1000
         pulls, batches = now.pulls - before.pulls, now.batches - before.batches
         return ConsumeStatus(

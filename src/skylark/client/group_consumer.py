@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+from ..clock import Clock
 from ..errors import (
     BrokerError,
     ClientClosed,
@@ -73,6 +74,9 @@ AGAIN_MS: Final = 1_000  # When something could not be done in a rebalance.
 LOCK_AGAIN_MS: Final = 200
 LET_GO_MS: Final = 1_000  # How long an orderly handler may hold up a rebalance.
 DRAIN_POLL_MS: Final = 5
+# A broker may serve a pull that takes our progress along after a commit that was sent later. So a
+# last commit keeps this distance from the last pull.
+COMMIT_DISTANCE_MS: Final = 20
 
 SessionSource = Callable[[str], Awaitable[Session]]
 QueueListener = Callable[[str, frozenset[MessageQueue], frozenset[MessageQueue]], None]
@@ -108,7 +112,7 @@ class GroupConsumer(ABC):
         self.config = config
         self.name = group  # As the application knows it.
         self.state = State.CREATE_JUST
-        self.stats = ConsumerStats()
+        self.stats = ConsumerStats(0)
         self._source = session
         self._expressions = check_subscriptions(subscriptions)
         self._consume_from = consume_from
@@ -153,12 +157,13 @@ class GroupConsumer(ABC):
 
     async def _start(self, session: Session) -> None:
         self._session = session
-        self._clock = session.clock
+        self._clock: Clock = session.clock
         self._group = session.wrap(self.name)
         self._retry_topic = retry_topic(self._group)
         self._start_point = StartPoint.of(self._consume_from, now_ms=self._clock.now_ms())
         self._started_at_ms = self._clock.now_ms()
         self._version = 0
+        self.stats = ConsumerStats(self._clock.monotonic_ms())
         self._subscribe_all()
         self._members = Members(session, self._group)
         self._locks = QueueLocks(session, self._group)
@@ -226,6 +231,9 @@ class GroupConsumer(ABC):
 
     async def _leave(self) -> None:
         """Commit, unlock, unregister: in this order, so that nobody starts before our commit."""
+        for queue in self._queues.values():
+            self._stop_pulling(queue)
+        await self._keep_distance(self._queues.values())
         await self._offsets.commit(self._progress())
         for queue in self._queues.values():
             queue.drop()
@@ -261,6 +269,11 @@ class GroupConsumer(ABC):
         return self._group
 
     @property
+    def clock(self) -> Clock:
+        """The clock of its session."""
+        return self._clock
+
+    @property
     def client_id(self) -> str:
         """How brokers know this member."""
         return self._session.client_id
@@ -268,7 +281,14 @@ class GroupConsumer(ABC):
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues that are ours now, those of the retry topic included."""
-        return frozenset(self._queues)
+        return self._named(self._queues)
+
+    def _named(self, places: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
+        """Queues as the application names them."""
+        unwrap = self._session.unwrap
+        return frozenset(
+            MessageQueue(unwrap(place.topic), place.broker_name, place.queue_id) for place in places
+        )
 
     @property
     def subscription_conflicts(self) -> Mapping[str, str]:
@@ -468,11 +488,18 @@ class GroupConsumer(ABC):
             "group=%s queue=%s has no offset %d, going on at %d",
             *(self._group, queue, queue.next_offset, offset),
         )
-        self._tasks.spawn(self.reset_offsets(queue.queue.topic, {queue.queue: offset}))
+        # At once: another pull would take the old offset along, and set the commit back to it.
+        self._discard(queue)
+        self._tasks.spawn(self._begin_again(queue.queue, offset))
 
-    def broker_in_trouble(self, broker_name: str) -> None:
+    async def _begin_again(self, place: MessageQueue, offset: int) -> None:
+        async with self._rebalancing:
+            await self._offsets.commit({place: offset})
+        await self._rebalance()
+
+    def broker_in_trouble(self, address: str) -> None:
         """A broker did not answer."""
-        self._members.trouble()
+        self._members.trouble(address)
 
     def commit_noted(self, queue: MessageQueue, offset: int) -> None:
         """A pull has taken our progress along."""
@@ -606,7 +633,7 @@ class GroupConsumer(ABC):
         return topics, is_complete
 
     def _broker_addresses(self) -> list[str]:
-        addresses = {}
+        addresses: dict[str, None] = {}
         for topic in self._subscriptions:
             route = self._session.routes.known(topic)
             for data in route.brokers if route is not None else ():
@@ -625,8 +652,8 @@ class GroupConsumer(ABC):
 
     def _tell_listeners(self, topics: Mapping[str, Iterable[MessageQueue]]) -> None:
         for topic, queues in topics.items():
-            mine = frozenset(place for place in self._queues if place.topic == topic)
-            now = (frozenset(queues), mine)
+            mine = self._named(place for place in self._queues if place.topic == topic)
+            now = (self._named(queues), mine)
             if self._heard.get(topic) == now:
                 continue
             self._heard[topic] = now
@@ -656,6 +683,7 @@ class GroupConsumer(ABC):
             self._stop_pulling(queue)
         patience_ms = LET_GO_MS if self.config.orderly else self.config.handover_ms // 2
         await self._wait_idle(leaving, patience_ms)
+        await self._keep_distance(leaving)
         gone = leaving
         if self.config.orderly and not self.config.is_broadcasting:
             # The lock stays with a handler that still runs; the queue goes at the next round.
@@ -679,6 +707,12 @@ class GroupConsumer(ABC):
             if self._clock.monotonic_ms() >= deadline_ms:
                 return
             await self._clock.sleep_ms(DRAIN_POLL_MS)
+
+    async def _keep_distance(self, queues: Iterable[ProcessQueue]) -> None:
+        last_ms = max((queue.pulled_at_ms for queue in queues), default=0)
+        wait_ms = last_ms + COMMIT_DISTANCE_MS - self._clock.monotonic_ms()
+        if wait_ms > 0 and not self.config.is_broadcasting:
+            await self._clock.sleep_ms(wait_ms)
 
     def _discard(self, queue: ProcessQueue) -> None:
         """Forget a queue and what was in hand of it; nothing of it is committed."""
@@ -709,6 +743,11 @@ class GroupConsumer(ABC):
         started = await asyncio.gather(
             *(self._begin(place, at_ms) for place, at_ms in locked.items())
         )
+        if self.config.orderly and not self.config.is_broadcasting:
+            # A lock without a queue would keep others out until it expires.
+            await self._locks.unlock(
+                [place for place in locked if place not in self._queues], oneway=True
+            )
         return len(locked) == len(places) and all(started)
 
     def _must_wait_for_handover(self) -> bool:
@@ -724,7 +763,12 @@ class GroupConsumer(ABC):
             return False
         if self._closing.is_set():
             return True
-        queue = ProcessQueue(place, offset, now_ms=self._clock.monotonic_ms())
+        queue = ProcessQueue(
+            place,
+            offset,
+            now_ms=self._clock.monotonic_ms(),
+            figures=self.stats.of(place.topic),
+        )
         if self.config.orderly:
             queue.locked_at_ms = locked_at_ms
         queue.is_paused = self._is_suspended
@@ -760,7 +804,6 @@ class GroupConsumer(ABC):
             self._group,
             queue,
             self,
-            figures=self.stats.of(queue.queue.topic),
             batch_size=config.pull_batch_size,
             interval_ms=config.pull_interval_ms,
             retry_ms=config.pull_retry_ms,

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..clock import Clock
 from .process_queue import ProcessQueue
 from .received import ReceivedMessage
 
@@ -30,8 +29,16 @@ class Line(Protocol):
         """Messages of a queue have arrived."""
         ...
 
-    async def next(self) -> Batch:
-        """Wait for a batch; it is out until finish, again or hold is called for it."""
+    def take(self) -> Batch | None:
+        """The next batch, which is out until `back`; None for now; raises LineClosed."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until there may be a batch; raises LineClosed."""
+        ...
+
+    def back(self, queue: ProcessQueue, now_ms: int) -> None:
+        """A batch is not out any more, however it fared."""
         ...
 
     def close(self) -> None:
@@ -47,13 +54,13 @@ class _Waiters:
     """Those who wait for something to do."""
 
     def __init__(self) -> None:
-        self._waiting = deque[asyncio.Future[None]]()
+        self.waiting = deque[asyncio.Future[None]]()
         self._is_waking = False
         self.is_closed = False
 
     def wake_one(self) -> None:
-        while self._waiting and not self._is_waking:
-            waiter = self._waiting.popleft()
+        while self.waiting and not self._is_waking:
+            waiter = self.waiting.popleft()
             if not waiter.done():
                 self._is_waking = True
                 waiter.set_result(None)
@@ -62,7 +69,7 @@ class _Waiters:
         if self.is_closed:
             raise LineClosed
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self.waiting.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
@@ -74,17 +81,16 @@ class _Waiters:
 
     def close(self) -> None:
         self.is_closed = True
-        for waiter in self._waiting:
+        for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_exception(LineClosed())
-        self._waiting.clear()
+        self.waiting.clear()
 
 
 class ConcurrentLine:
     """Messages of all queues, in the order of their arrival."""
 
-    def __init__(self, clock: Clock, batch_size: int) -> None:
-        self._clock = clock
+    def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._ready = deque[Batch]()
         self._waiters = _Waiters()
@@ -100,34 +106,35 @@ class ConcurrentLine:
                 self._ready.append((queue, messages[at : at + size]))
         self._waiters.wake_one()
 
-    async def next(self) -> Batch:
-        """Wait for a batch."""
-        while True:
-            if self._waiters.is_closed:
-                raise LineClosed
-            if not self._ready:
-                await self._waiters.wait()
-                continue
-            queue, messages = batch = self._ready.popleft()
+    def take(self) -> Batch | None:
+        """The next batch; None for now."""
+        ready = self._ready
+        while ready:
+            batch = ready.popleft()
+            queue = batch[0]
             if queue.is_dropped or queue.is_leaving:
                 continue
             queue.running_count += 1
-            now_ms = self._clock.monotonic_ms()
-            for message in messages:
-                message.started_at_ms = now_ms
-            if self._ready:
+            if ready and self._waiters.waiting:
                 self._waiters.wake_one()
             return batch
+        if self._waiters.is_closed:
+            raise LineClosed
+        return None
+
+    async def wait(self) -> None:
+        """Wait until there may be a batch."""
+        await self._waiters.wait()
 
     def finish(self, queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """These are done."""
         if not queue.is_dropped:
             queue.finish(messages)
 
-    def back(self, queue: ProcessQueue) -> None:
+    def back(self, queue: ProcessQueue, now_ms: int) -> None:
         """A batch is not out any more, however it fared."""
         queue.running_count -= 1
-        queue.consumed_at_ms = self._clock.monotonic_ms()
+        queue.consumed_at_ms = now_ms
 
     def again(self, queue: ProcessQueue, messages: list[ReceivedMessage], delay_ms: int) -> None:
         """Hand these out once more, later."""
@@ -156,13 +163,11 @@ class OrderlyLine:
 
     def __init__(
         self,
-        clock: Clock,
         batch_size: int,
         *,
         may_hand_out: Callable[[ProcessQueue], bool],
         recheck_ms: int = 100,
     ) -> None:
-        self._clock = clock
         self._batch_size = batch_size
         self._may_hand_out = may_hand_out
         self._recheck_ms = recheck_ms
@@ -182,14 +187,9 @@ class OrderlyLine:
             self._ready.append(queue)
             self._waiters.wake_one()
 
-    async def next(self) -> Batch:
-        """Wait for a batch."""
-        while True:
-            if self._waiters.is_closed:
-                raise LineClosed
-            if not self._ready:
-                await self._waiters.wait()
-                continue
+    def take(self) -> Batch | None:
+        """The next batch; None for now."""
+        while self._ready:
             queue = self._ready.popleft()
             if queue.is_dropped or queue.is_leaving:
                 queue.is_busy = False
@@ -199,24 +199,27 @@ class OrderlyLine:
                 # is confirmed again.
                 self.release(queue, self._recheck_ms)
                 continue
-            messages = queue.take(self._batch_size)
             queue.running_count += 1
-            now_ms = self._clock.monotonic_ms()
-            for message in messages:
-                message.started_at_ms = now_ms
-            if self._ready:
+            if self._ready and self._waiters.waiting:
                 self._waiters.wake_one()
-            return queue, messages
+            return queue, queue.take(self._batch_size)
+        if self._waiters.is_closed:
+            raise LineClosed
+        return None
+
+    async def wait(self) -> None:
+        """Wait until there may be a batch."""
+        await self._waiters.wait()
 
     def finish(self, queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """These are done, and all before them."""
         if not queue.is_dropped:
             queue.commit_taken()
 
-    def back(self, queue: ProcessQueue) -> None:
+    def back(self, queue: ProcessQueue, now_ms: int) -> None:
         """A batch is not out any more, however it fared."""
         queue.running_count -= 1
-        queue.consumed_at_ms = self._clock.monotonic_ms()
+        queue.consumed_at_ms = now_ms
 
     def release(self, queue: ProcessQueue, pause_ms: int = 0) -> None:
         """The queue may come again, at once or after a pause."""

@@ -22,6 +22,7 @@ from typing import Final
 
 from ..model.queue import MessageQueue
 from ..protocol.bodies import ProcessQueueInfo
+from .consumer_stats import TopicFigures
 from .received import ReceivedMessage
 
 LOCK_LIVES_MS: Final = 30_000  # Without a refresh; the broker keeps it twice as long.
@@ -42,8 +43,16 @@ class FlowLimits:
 class ProcessQueue:
     """The messages of one queue between their pull and their commit."""
 
-    def __init__(self, queue: MessageQueue, next_offset: int, *, now_ms: int = 0) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        next_offset: int,
+        *,
+        now_ms: int = 0,
+        figures: TopicFigures | None = None,
+    ) -> None:
         self.queue = queue
+        self.figures = figures or TopicFigures()
         self.next_offset = next_offset  # Where the next pull begins.
         self.max_offset = 0  # The broker's, as of the last answer.
         self.is_dropped = False

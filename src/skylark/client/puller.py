@@ -33,7 +33,6 @@ from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.command import Command
 from ..protocol.headers import PullSysFlag
 from ..protocol.record import decode_records
-from .consumer_stats import TopicFigures
 from .process_queue import ProcessQueue
 from .received import ReceivedMessage
 from .session import Session
@@ -66,7 +65,7 @@ class PullOwner(Protocol):
         """A queue no longer has what we asked for; it goes on elsewhere."""
         ...
 
-    def broker_in_trouble(self, broker_name: str) -> None:
+    def broker_in_trouble(self, address: str) -> None:
         """A broker did not answer."""
         ...
 
@@ -89,7 +88,6 @@ class Puller:
         queue: ProcessQueue,
         owner: PullOwner,
         *,
-        figures: TopicFigures,
         batch_size: int,
         interval_ms: int = 0,
         retry_ms: int = 1_000,
@@ -103,7 +101,7 @@ class Puller:
         self._group = group
         self._queue = queue
         self._owner = owner
-        self._figures = figures
+        self._figures = queue.figures
         self._batch_size = batch_size
         self._interval_ms = interval_ms
         self._retry_ms = retry_ms
@@ -168,7 +166,7 @@ class Puller:
             return self._take(answer, offset, is_master)
         except TransportError as error:
             self._avoided[address] = self._clock.monotonic_ms() + AVOID_MS
-            self._owner.broker_in_trouble(queue.queue.broker_name)
+            self._owner.broker_in_trouble(address)
             self._session.doubt_route(queue.queue.topic)
             return self._say(error)
         except BrokerError as error:

@@ -56,7 +56,7 @@ WATCH_EVERY_MS_MAX: Final = 60_000
 Said = Verdict | None
 MessageHandler = Callable[[ReceivedMessage], Awaitable[Said] | Said]
 BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[Said] | Said]
-_Call = Callable[[list[ReceivedMessage]], Awaitable[Said]]
+_Call = Callable[[Any], Awaitable[Said]]  # Takes a message or a list, as the handler does.
 
 _RESULTS: Final = {
     Fate.DONE: ConsumeResult.CR_SUCCESS,
@@ -117,9 +117,9 @@ class PushConsumer(GroupConsumer):
         self._line: ConcurrentLine | OrderlyLine
         batch_size = config.consume_batch_size if self._batch_handler is not None else 1
         if config.orderly:
-            self._line = OrderlyLine(session.clock, batch_size, may_hand_out=self._may_hand_out)
+            self._line = OrderlyLine(batch_size, may_hand_out=self._may_hand_out)
         else:
-            self._line = ConcurrentLine(session.clock, batch_size)
+            self._line = ConcurrentLine(batch_size)
         self._call = self._make_call()
         self._workers: list[asyncio.Task[None]] = []
         self._returns = Returns(session, session.wrap(self.name))
@@ -183,81 +183,103 @@ class PushConsumer(GroupConsumer):
         if self._handler is None and self._batch_handler is None:
             return None
         function: Callable[..., Any] = self._handler or cast(BatchHandler, self._batch_handler)
-        takes_list = self._batch_handler is not None
         if _is_coroutine_function(function):
-            if takes_list:
-                return function
-
-            async def call_one(messages: list[ReceivedMessage]) -> Said:
-                return cast(Said, await function(messages[0]))
-
-            return call_one
+            return function
         self._threads = ThreadPoolExecutor(
             self.config.concurrency, thread_name_prefix=f"skylark-{self.name}"
         )
 
-        async def call_in_thread(messages: list[ReceivedMessage]) -> Said:
+        async def call_in_thread(argument: ReceivedMessage | list[ReceivedMessage]) -> Said:
             # The handler sees the context of whoever started the consumer, as a coroutine would.
-            context = contextvars.copy_context()
-            argument = messages if takes_list else messages[0]
-            loop = asyncio.get_running_loop()
-            run = functools.partial(context.run, function, argument)
-            return cast(Said, await loop.run_in_executor(self._threads, run))
+            run = functools.partial(contextvars.copy_context().run, function, argument)
+            return cast(Said, await asyncio.get_running_loop().run_in_executor(self._threads, run))
 
         return call_in_thread
 
     async def _work(self, call: _Call) -> None:
-        line = self._line
+        line, clock = self._line, self._clock
+        takes_list = self._batch_handler is not None
+        is_plain = not self.config.orderly and self.config.rate_max is None
         turns = 0
+        now_ms = clock.monotonic_ms()
         while True:
             try:
-                queue, messages = await line.next()
+                batch = line.take()
+                if batch is None:
+                    await line.wait()
+                    now_ms = clock.monotonic_ms()
+                    continue
             except LineClosed:
                 return
+            queue, messages = batch
+            started_ms = now_ms
             try:
                 if self.config.rate_max is not None:
                     await self._pace(len(messages), self.config.rate_max)
-                verdict = await self._handle(call, queue, messages)
-                if verdict.fate is Fate.DONE and not self.config.orderly:
-                    line.finish(queue, messages)
+                    started_ms = clock.monotonic_ms()
+                for message in messages:
+                    message.started_at_ms = started_ms
+                if is_plain and not self._hooks:
+                    # The usual case, in few steps: it happens for every message.
+                    try:
+                        said = await call(messages if takes_list else messages[0])
+                    except Exception as error:
+                        verdict = self._verdict_of(error, queue, messages)
+                    else:
+                        verdict = DONE if said is None else said
+                else:
+                    verdict = await self._handle(call, queue, messages)
+                now_ms = clock.monotonic_ms()
+                self._count(queue, len(messages), verdict, now_ms - started_ms)
+                if verdict is DONE and is_plain:
+                    if not queue.is_dropped:
+                        queue.finish(messages)
                 else:
                     await self._settle(queue, messages, verdict)
             finally:
-                line.back(queue)
+                line.back(queue, now_ms)
             turns += 1
             if turns % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
+                now_ms = clock.monotonic_ms()
 
     async def _handle(
         self, call: _Call, queue: ProcessQueue, messages: list[ReceivedMessage]
     ) -> Verdict:
-        """Call the handler; whatever it raises becomes a verdict."""
-        context = self._before(queue.queue, messages) if self._hooks else None
-        started_ms = messages[0].started_at_ms or 0
+        """Call the handler, watched by hooks; whatever it raises becomes a verdict."""
+        context = self._before(queue.queue, messages)
+        started_ms = self._clock.monotonic_ms()
         error: Exception | None = None
         try:
-            verdict = await call(messages) or DONE
-        except Signal as signal:
-            verdict = signal.verdict
+            said = await call(messages if self._batch_handler is not None else messages[0])
+            verdict = DONE if said is None else said
         except Exception as raised:
-            error = raised
-            verdict = verdict_of(raised)
-            logger.exception(
+            error = None if isinstance(raised, Signal) else raised
+            verdict = self._verdict_of(raised, queue, messages)
+        self._after(context, verdict, error, self._clock.monotonic_ms() - started_ms)
+        return verdict
+
+    def _verdict_of(
+        self, error: Exception, queue: ProcessQueue, messages: list[ReceivedMessage]
+    ) -> Verdict:
+        if not isinstance(error, Signal):
+            logger.error(
                 "group=%s message=%s queue=%s the handler failed",
                 *(self._group, messages[0].message_id, queue),
+                exc_info=error,
             )
-        cost_ms = self._clock.monotonic_ms() - started_ms
-        figures = self.stats.of(queue.queue.topic)
+        return verdict_of(error)
+
+    def _count(self, queue: ProcessQueue, count: int, verdict: Verdict, cost_ms: int) -> None:
+        figures = queue.figures
         figures.batches += 1
         figures.handled_ms += cost_ms
-        if verdict.fate.is_success:
-            figures.succeeded += len(messages)
+        if verdict is DONE or verdict.fate.is_success:
+            figures.succeeded += count
         else:
-            figures.succeeded += verdict.acked
-            figures.failed += len(messages) - verdict.acked
-        if context is not None:
-            self._after(context, verdict, error, cost_ms)
-        return verdict
+            acked = min(verdict.acked, count)
+            figures.succeeded += acked
+            figures.failed += count - acked
 
     async def _pace(self, count: int, rate: float) -> None:
         """Spread messages out: each takes its slot, and none is dropped."""
@@ -434,10 +456,12 @@ class PushConsumer(GroupConsumer):
 
         It stays uncommitted until it is acknowledged.
         """
-        queue, messages = await self._line.next()
-        message = messages[0]
+        while (batch := self._line.take()) is None:
+            await self._line.wait()
+        queue, (message,) = batch
         if self.config.rate_max is not None:
             await self._pace(1, self.config.rate_max)
+        message.started_at_ms = self._clock.monotonic_ms()
         message.settled_by(self)
         self._out[message] = queue
         return message
@@ -449,8 +473,9 @@ class PushConsumer(GroupConsumer):
             return
         line = self._line
         line.finish(queue, (message,))
-        self._count(queue, message, is_success=True)
-        line.back(queue)
+        now_ms = self._clock.monotonic_ms()
+        self._count(queue, 1, DONE, now_ms - (message.started_at_ms or now_ms))
+        line.back(queue, now_ms)
         if isinstance(line, OrderlyLine) and not queue.is_dropped:
             line.release(queue)
 
@@ -459,20 +484,12 @@ class PushConsumer(GroupConsumer):
         queue = self._out.pop(message, None)
         if queue is None:
             return
+        now_ms = self._clock.monotonic_ms()
         try:
-            self._count(queue, message, is_success=verdict.fate.is_success)
+            self._count(queue, 1, verdict, now_ms - (message.started_at_ms or now_ms))
             await self._settle(queue, [message], verdict)
         finally:
-            self._line.back(queue)
-
-    def _count(self, queue: ProcessQueue, message: ReceivedMessage, *, is_success: bool) -> None:
-        figures = self.stats.of(queue.queue.topic)
-        figures.batches += 1
-        figures.handled_ms += self._clock.monotonic_ms() - (message.started_at_ms or 0)
-        if is_success:
-            figures.succeeded += 1
-        else:
-            figures.failed += 1
+            self._line.back(queue, now_ms)
 
     # What operators ask.
 
@@ -488,7 +505,7 @@ class PushConsumer(GroupConsumer):
         started_ms = self._clock.monotonic_ms()
         remark: str | None = None
         try:
-            said = await self._call([received])
+            said = await self._call([received] if self._batch_handler is not None else received)
             result = _RESULTS[(said or DONE).fate]
         except Signal as signal:
             result = _RESULTS[signal.verdict.fate]

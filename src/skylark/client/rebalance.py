@@ -23,7 +23,7 @@ from .subscriptions import differs
 
 logger = logging.getLogger(__name__)
 
-GRACE_MS: Final = 3_000
+GRACE_MS: Final = 5_000
 
 
 class Members:
@@ -34,7 +34,8 @@ class Members:
         self._group = group
         self._known: frozenset[str] = frozenset()
         self._before: frozenset[str] = frozenset()
-        self._trouble_ms: int | None = None
+        self._trouble_ms: dict[str, int] = {}  # Address → when it last did not answer.
+        self.in_grace = False  # Whether the last answer may have been short.
 
     @property
     def known(self) -> frozenset[str]:
@@ -46,23 +47,26 @@ class Members:
         """Whether the last change was only that members went: they hand nothing over."""
         return self._known < self._before
 
-    def trouble(self) -> None:
-        """A broker did not answer: for a while its list may be short."""
-        self._trouble_ms = self._session.clock.monotonic_ms()
+    def trouble(self, address: str) -> None:
+        """A broker did not answer: when it does, its list may be short for a while."""
+        self._trouble_ms[address] = self._session.clock.monotonic_ms()
 
-    @property
-    def in_grace(self) -> bool:
-        """Whether a broker was in trouble a moment ago."""
-        now_ms = self._session.clock.monotonic_ms()
-        return self._trouble_ms is not None and now_ms - self._trouble_ms < GRACE_MS
+    def _is_settled(self, address: str) -> bool:
+        trouble_ms = self._trouble_ms.get(address)
+        return trouble_ms is None or (self._session.clock.monotonic_ms() - trouble_ms >= GRACE_MS)
 
     async def ask(self, addresses: Sequence[str]) -> frozenset[str] | None:
         """Ask all of these brokers; None if none of them could say."""
         answers = await asyncio.gather(*(self._ask(address) for address in addresses))
-        found = [answer for answer in answers if answer is not None]
+        found = {
+            address: answer
+            for address, answer in zip(addresses, answers, strict=True)
+            if answer is not None
+        }
         if not found:
             return None
-        members = frozenset().union(*found)
+        members = frozenset[str]().union(*found.values())
+        self.in_grace = not any(map(self._is_settled, found)) and not self._known <= members
         if self.in_grace:
             members |= self._known
         if members != self._known:
@@ -82,7 +86,7 @@ class Members:
             logger.warning(
                 "group=%s broker=%s get consumer id list failed: %s", self._group, address, error
             )
-            self.trouble()
+            self.trouble(address)
             return None
 
 
