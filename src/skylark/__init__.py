@@ -16,11 +16,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .client.connect import connect as connect
+    from .client.consumer_config import ConsumerConfig as ConsumerConfig
     from .client.facade import Client as Client
+    from .client.lite_pull_consumer import LitePullConsumer as LitePullConsumer
     from .client.producer import Producer as Producer
     from .client.producer import ProducerConfig as ProducerConfig
     from .client.producer import SendCallback as SendCallback
+    from .client.pull_consumer import PullConsumer as PullConsumer
+    from .client.push_consumer import PushConsumer as PushConsumer
     from .client.receipts import SendReceipt as SendReceipt
+    from .client.received import ReceivedMessage as ReceivedMessage
+    from .client.subscriptions import SqlFilter as SqlFilter
+    from .client.verdicts import RetryLater as RetryLater
+    from .client.verdicts import Suspend as Suspend
+    from .client.verdicts import ToDlq as ToDlq
+    from .client.verdicts import Verdict as Verdict
     from .errors import SkylarkError as SkylarkError
     from .model.message import Message as Message
     from .model.message import StoredMessage as StoredMessage

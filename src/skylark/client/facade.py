@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import BrokerError, ClientClosed, NoRoute
 from ..model.message import StoredMessage
@@ -16,6 +16,14 @@ from ..protocol.message_id import read_message_id
 from .hooks import ForbiddenHook, SendHook
 from .producer import Producer, ProducerConfig
 from .session import Session
+
+if TYPE_CHECKING:
+    from .consume_hooks import ConsumeHook
+    from .lite_pull_consumer import LitePullConsumer
+    from .pull_consumer import PullConsumer
+    from .push_consumer import BatchHandler, MessageHandler, PushConsumer
+    from .start_point import ConsumeFrom
+    from .subscriptions import Subscriptions
 
 
 class Client:
@@ -83,6 +91,62 @@ class Client:
             ProducerConfig(group=group, **settings),
             send_hooks=send_hooks,
             forbidden_hooks=forbidden_hooks,
+        )
+
+    def consumer(
+        self,
+        group: str,
+        subscriptions: Subscriptions,
+        handler: MessageHandler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        consume_from: ConsumeFrom = "last",
+        hooks: Iterable[ConsumeHook] = (),
+        **settings: Any,
+    ) -> PushConsumer:
+        """Make a consumer with a handler, or to iterate over; settings are ConsumerConfig's."""
+        from .consumer_config import ConsumerConfig
+        from .push_consumer import PushConsumer
+
+        return PushConsumer(
+            self.session_for_consumer,
+            group,
+            subscriptions,
+            handler,
+            batch_handler=batch_handler,
+            config=ConsumerConfig(**settings),
+            consume_from=consume_from,
+            hooks=hooks,
+        )
+
+    def lite_pull_consumer(
+        self,
+        group: str,
+        subscriptions: Subscriptions | None = None,
+        *,
+        consume_from: ConsumeFrom = "last",
+        **settings: Any,
+    ) -> LitePullConsumer:
+        """Make a consumer that polls; without subscriptions, assign queues to it."""
+        from .lite_pull_consumer import LitePullConfig, LitePullConsumer
+
+        return LitePullConsumer(
+            self.session_for_consumer,
+            group,
+            subscriptions,
+            config=LitePullConfig(**settings),
+            consume_from=consume_from,
+        )
+
+    def pull_consumer(
+        self, group: str, topics: Iterable[str] = (), **settings: Any
+    ) -> PullConsumer:
+        """Make a consumer that reads queues offset by offset; topics are those it registers."""
+        from .consumer_config import ConsumerConfig
+        from .pull_consumer import PullConsumer
+
+        return PullConsumer(
+            self.session_for_consumer, group, topics, config=ConsumerConfig(**settings)
         )
 
     # Single questions.

@@ -240,7 +240,7 @@ class PushConsumer(GroupConsumer):
                 line.back(queue, now_ms)
             turns += 1
             if turns % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+                await clock.sleep_ms(0)
                 now_ms = clock.monotonic_ms()
 
     async def _handle(
@@ -538,7 +538,7 @@ class _Iteration:
             self._current = None
         self._turns += 1
         if self._turns % YIELD_EVERY == 0:
-            await asyncio.sleep(0)
+            await self._consumer.clock.sleep_ms(0)
         try:
             self._current = await self._consumer.take()
         except LineClosed:
