@@ -511,6 +511,8 @@ def dispatch_records(
                     return at, _HANDOVER
                 place = record.queue_offset * ENTRY_BYTES
                 if place < cursor.write_at:
+                    if record.physical_offset >= cursor.max_physical:
+                        return at, _HANDOVER
                     cursor = None
                 elif (
                     place > cursor.write_at or cursor.buffer is None

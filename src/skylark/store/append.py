@@ -355,6 +355,8 @@ def dispatch_record(
         else:
             expected = info.queue_offset * ENTRY_BYTES
             if expected < cursor.write_at:
+                if info.physical_offset >= cursor.max_physical:
+                    return False  # The queue begins anew here: it was deleted in between.
                 cursor = None
             elif (
                 expected > cursor.write_at

@@ -35,8 +35,9 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import StoreTooNew
 from .files import Files, Region
@@ -93,6 +94,11 @@ class Checkpoint:
         self.marks: Marks | None = None
         self.flushed_hint = 0
         self._region: Region | None = None
+        # The flusher's thread saves, and so may the store's own.
+        self._saving = threading.Lock()
+        # Marks made before this was last raised may not vouch for queues beyond held_at.
+        self.generation = 0
+        self._held_at = 0
 
     def load(self) -> None:
         """Read the file; missing, short or torn counts as knowing nothing."""
@@ -161,8 +167,29 @@ class Checkpoint:
         packed = log_flushed.to_bytes(8, "big")
         _HINT.pack_into(self._region.buffer, _HINT_AT, log_flushed, zlib.crc32(packed))
 
-    def save(self, times: StoreTimes, marks: Marks) -> None:
-        """Write and sync; what it says is on the disk already."""
+    def distrust_queues(self, log_start: int) -> None:
+        """Take back, durably, what was said of the queues: they are about to be built again."""
+        with self._saving:
+            self.generation += 1
+            self._held_at = log_start
+            if self.marks is not None and self.marks.queues_flushed > log_start:
+                marks = replace(self.marks, queues_flushed=log_start, is_clean=False)
+                self._write(replace(self.times, queues_ms=0), marks)
+
+    def save(self, times: StoreTimes, marks: Marks, generation: int | None = None) -> None:
+        """Write and sync; what it says is on the disk already.
+
+        generation is what it was when the marks were made, if that was a while ago.
+        """
+        with self._saving:
+            if generation is not None and generation != self.generation:
+                marks = replace(
+                    marks, queues_flushed=min(marks.queues_flushed, self._held_at), is_clean=False
+                )
+                times = replace(times, queues_ms=0)
+            self._write(times, marks)
+
+    def _write(self, times: StoreTimes, marks: Marks) -> None:
         region = self._region
         assert region is not None
         self._sequence += 1

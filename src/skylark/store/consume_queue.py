@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from ..errors import CorruptRecord
+from ..errors import CorruptRecord, StoreDamaged
 from ..model.queue import PhysicalOffset
 from . import append
 from .append import ENTRY, ENTRY_BYTES, FILLER_SIZE, QueueCursor
@@ -148,9 +148,23 @@ class ConsumeQueue:
             end = files[-1].start + at
         self._set_end(end)
         self._zero_after_end()
+            self._require_nothing_behind(files[-1], at, newest, physical_limit)
 
     @staticmethod
     def _is_written(buffer: memoryview, at: int) -> bool:
+    def _require_nothing_behind(
+        self, file: MappedFile, at: int, newest: int, physical_limit: int
+    ) -> None:
+        """StoreDamaged where an entry that was vouched for lies behind one that is no good."""
+        for first, stop in file.region.data_ranges(at, file.size_bytes):
+            first -= (first - at) % ENTRY_BYTES
+            for place in range(first, stop - ENTRY_BYTES + 1, ENTRY_BYTES):
+                physical_offset, size, _ = ENTRY.unpack_from(file.buffer, place)
+                if newest < physical_offset < physical_limit and 0 < size < FILLER_SIZE:
+                    raise StoreDamaged(
+                        file.path, at, f"is no entry, and there are good ones at {place}", ""
+                    )
+
         physical_offset, size, _ = ENTRY.unpack_from(buffer, at)
         return bool(physical_offset >= 0 and size > 0)
 
@@ -353,8 +367,8 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete all files of the queue."""
         self._forget_tail()
-        while self.mapped.files:
-            self.mapped.files.pop().remove()
+        # Newest first: what a crash leaves of a queue is its beginning, and not a hole.
+        self.mapped.remove_after(0)
         self._files.remove_directory(self.mapped.directory)
         self._has_directory = False
 
@@ -364,3 +378,11 @@ class ConsumeQueue:
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id})"
+    def restart(self) -> None:
+        """Forget all entries; offsets that appends have given out beyond them stay given."""
+        cursor = self.cursor
+        if cursor.next_offset == self.max_offset:
+            cursor.next_offset = 0
+        self.destroy()
+        cursor.write_at = cursor.max_physical = self.min_at = 0
+

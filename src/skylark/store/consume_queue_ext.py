@@ -66,6 +66,7 @@ class ConsumeQueueExt:
         self._files = files
         directory = os.path.join(root, topic, str(queue_id))
         self.mapped = MappedFileQueue(files, cache, directory, file_bytes, writable=writable)
+        self._writable = writable
         self.write_at = 0
         self._dirty_from = 0
 
@@ -77,6 +78,9 @@ class ConsumeQueueExt:
             self.write_at = file.start + self._walk(file.buffer)
             if not self._ends(file.buffer, self.write_at - file.start):
                 break
+        if self._writable:
+            self.mapped.remove_after(max(self.write_at, self.mapped.start + 1))
+            self.mapped.doubt_names()
         self._dirty_from = self.write_at
 
     def _walk(self, buffer: memoryview) -> int:
@@ -164,12 +168,13 @@ class ConsumeQueueExt:
         while len(self.mapped) > 1 and self.mapped.files[0].end <= offset:
             self.mapped.detach_first().remove()
             count += 1
+        if count:
+            self._files.sync_directory(self.mapped.directory)
         return count
 
     def destroy(self) -> None:
         """Delete all files."""
-        while self.mapped.files:
-            self.mapped.files.pop().remove()
+        self.mapped.remove_after(0)
         self._files.remove_directory(self.mapped.directory)
         self.write_at = 0
 

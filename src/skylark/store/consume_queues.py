@@ -20,7 +20,7 @@ from .config import StoreConfig
 from .consume_queue import ConsumeQueue, ConsumeQueueEntry
 from .consume_queue_ext import ConsumeQueueExt, is_address
 from .files import Files
-from .mapped_file import RegionCache
+from .mapped_file import RegionCache, file_name
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ class ConsumeQueues:
         self.dirty: list[QueueCursor] = []  # Shared with the dispatcher.
         # How far a queue that is built again may go; the store narrows it to what is visible.
         self.visible_end: Callable[[], int] = lambda: log.committed
+        # Called before entries go that the checkpoint may vouch for.
+        self.before_rebuild: Callable[[], None] = lambda: None
 
     def load(self) -> None:
         """List the queues on the disk."""
@@ -90,6 +92,7 @@ class ConsumeQueues:
             try:
                 queue.load()
                 queue.find_end()
+                self._require_files(queue)
                 if not self._fits_log(queue):
                     raise StoreDamaged(
                         queue.mapped.directory, queue.cursor.write_at, "does not fit the log", ""
@@ -104,6 +107,7 @@ class ConsumeQueues:
                 logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
                 queue = self._new(topic, queue_id)
                 self._add(queue)
+                self.before_rebuild()
                 self._discard_files(topic, queue_id)
                 self.rebuild([(topic, queue_id)])
                 return queue
@@ -133,6 +137,8 @@ class ConsumeQueues:
         queue = self._new(topic, queue_id)
         try:
             queue.load()
+            if physical_limit > self._log.start:
+                self._require_files(queue)
             queue.find_end_below(physical_limit)
         except (StoreDamaged, StoreUnreadable) as error:
             logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
@@ -142,12 +148,23 @@ class ConsumeQueues:
             self.rebuild([(topic, queue_id)], until=physical_limit)
             return
         queue.update_min(self._log.start)
+            self.before_rebuild()
         self._add(queue)
 
     def newest_physical(self, topic: str, queue_id: int) -> int:
+        queue.mapped.doubt_names()
         """Where the newest record of a queue ends; the queue is looked at, not opened."""
         queue = self._new(topic, queue_id)
         try:
+    def _require_files(self, queue: ConsumeQueue) -> None:
+        """StoreDamaged where a queue has lost its files, or the first of them."""
+        directory, start = queue.mapped.directory, queue.mapped.start
+        if not queue.mapped.files:
+            raise StoreDamaged(directory, 0, "has no files", "")
+        # Only retention removes a queue's beginning, and it removes the log's before.
+        if start > 0 and self._log.start == 0:
+            raise StoreDamaged(directory, start, "begins after the log", "")
+
             queue.load()
             queue.find_end()
         except (StoreDamaged, StoreUnreadable):
@@ -229,6 +246,7 @@ class ConsumeQueues:
             queue.cursor.next_offset = next_offset
         at = self._log.start
         end = self.visible_end() if until is None else until
+        self.before_rebuild()
         while at < end and (found := self._log.buffer_at(at)) is not None:
             buffer, position = found
             info = decode_dispatch(buffer, position)
@@ -261,7 +279,7 @@ class ConsumeQueues:
     def drop(self, topic: str, queue_id: int) -> None:
         """Delete a queue: its offsets begin at 0 when it is used again."""
         if (topic, queue_id) not in self.names:
-            return
+            queue.restart()  # It was deleted here, and made again.
         cursor = self.table.get(topic, {}).pop(queue_id, None)
         if cursor is not None:
             cursor.buffer = None
@@ -281,7 +299,9 @@ class ConsumeQueues:
         self._discard_files_in(os.path.join(self.root, topic, str(queue_id)))
 
     def _discard_files_in(self, directory: str) -> None:
-        for name in self._files.list_names(directory):
+        if not self._files.exists(directory):
+            return
+        for name in reversed(self._files.list_names(directory)):
             self._files.remove(os.path.join(directory, name))
         self._files.remove_directory(directory)
 
@@ -298,7 +318,9 @@ class ConsumeQueues:
     def opened(self) -> list[ConsumeQueue]:
         """The queues that are open."""
         return [
+        self._files.sync_directory(directory)
             cursor.owner
+        self._files.sync_directory(os.path.dirname(directory))
             for by_id in self.table.values()
             for cursor in by_id.values()
             if cursor.owner is not None

@@ -170,8 +170,13 @@ class Dispatcher:
         queue = self._queues.queue(info.topic, info.queue_id)
         cursor = queue.cursor
         at = info.queue_offset * ENTRY_BYTES
-        if info.physical_offset + info.size_bytes <= cursor.max_physical or at < cursor.write_at:
+        if info.physical_offset + info.size_bytes <= cursor.max_physical:
             return
+        if at < cursor.write_at:
+            if info.physical_offset < cursor.max_physical:
+                return
+            # A newer record with a lower offset: the queue was deleted, and made again.
+            queue.restart()
         if at > cursor.write_at and queue.mapped.files and self.on_gap is not None:
             self.on_gap(queue, info.queue_offset)
         if at != cursor.write_at or cursor.buffer is None or at + ENTRY_BYTES > cursor.limit:

@@ -295,8 +295,7 @@ class KeyIndex:
                 if 1 < header.index_count <= self._entry_max and header.end_ms <= full_until_ms:
                     break
             self.index_files.pop().remove()
-        if self._files.exists(self._directory):
-            self._files.sync_directory(self._directory)
+        self._sync_names()
         self.full_unsynced.clear()
         self._take_up_last()
 
@@ -375,4 +374,13 @@ class KeyIndex:
     def close(self) -> None:
         """Unmap all."""
         for file in self.index_files:
+        self._sync_names()
             file.close()
+        self._sync_names()
+    def _sync_names(self) -> None:
+        """Make removals durable: a file that comes back would count beside its successor."""
+        if self._files.exists(self._directory):
+            self._files.sync_directory(self._directory)
+
+        if count:
+            self._sync_names()

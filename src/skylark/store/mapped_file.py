@@ -234,6 +234,10 @@ class MappedFileQueue:
         self.files.append(file)
         return file
 
+    def doubt_names(self) -> None:
+        """After a crash: names that are there may not be durable; the next sync makes sure."""
+        self._has_unsynced_names = bool(self.files)
+
     def take_unsynced_directory(self) -> list[str]:
         """The directory, if a new name in it is not durable yet; it counts as synced then."""
         had, self._has_unsynced_names = self._has_unsynced_names, False

@@ -178,6 +178,7 @@ class MessageStore:
         self.log = CommitLog(files, config)
         self.queues = ConsumeQueues(files, self._cache, config, self.log)
         self.queues.visible_end = lambda: min(self.visible_end, self.dispatcher.position)
+        self.queues.before_rebuild = lambda: self.checkpoint.distrust_queues(self.log.start)
         self.index: KeyIndex | None = None
         if config.message_index_enable:
             self.index = KeyIndex(
@@ -520,7 +521,8 @@ class MessageStore:
             work.regions = [*log_work.regions, *regions]
             work.log_end, work.log_ms = log_work.log_end, log_work.log_ms
             times, marks = self._checkpoint_now(work, is_final, [f.start for f in full])
-            work.save = lambda: self.checkpoint.save(times, marks)
+            generation = self.checkpoint.generation
+            work.save = lambda: self.checkpoint.save(times, marks, generation)
             work.prepare = None if is_final else log_work.prepare
             for other in self._under_way:
                 work.regions += other.regions
@@ -767,8 +769,12 @@ class MessageStore:
     def drop_topic(self, topic: str) -> int:
         """Delete all queues of a topic; its records stay in the log until they expire."""
         dropped = [name for name in self.queues.names if name[0] == topic]
-        for _, queue_id in dropped:
-            self.queues.drop(topic, queue_id)
+        if dropped:
+            # Recovery must neither dispatch the old records again nor miss the queues.
+            self.flush()
+            for _, queue_id in dropped:
+                self.queues.drop(topic, queue_id)
+            self.flush()
         return len(dropped)
 
 

@@ -478,6 +478,27 @@ class SimFiles:
             files._apply(change)
         return files
 
+    def apply(self, change: DiskChange) -> None:
+        """Let one change of a trace happen here; replay() step by step."""
+        self._apply(change)
+
+    def start_recording(self) -> None:
+        """Begin a trace here."""
+        self._recording = True
+        self.trace = []
+
+    def end_process(self) -> None:
+        """The process that uses the disk dies: its locks end, unsynced pages stay in memory.
+
+        Unlike kill() this leaves everything unsynced at risk: a power cut may follow.
+        """
+        self.observe()
+        self._locks.clear()
+
+    def all_paths(self) -> list[str]:
+        """Every name of a file, sorted."""
+        return sorted(self._names)
+
     def copy(self) -> SimFiles:
         """The same disk after a clean power-down: everything arrived, no process has it open."""
         self.observe()
