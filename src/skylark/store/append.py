@@ -587,7 +587,12 @@ def scan_records(
             return at, Stop.ILLEGAL, last_stored_ms
         if info is None:
             return at, Stop.BLANK, last_stored_ms
-        if info.physical_offset != file_start + at or info.stored_at_ms == 0:
+        if (
+            info.physical_offset != file_start + at
+            or info.stored_at_ms == 0
+            or info.queue_offset < 0
+            or info.queue_id < 0
+        ):
             return at, Stop.ILLEGAL, last_stored_ms
         if at >= torn_from and is_torn(buffer, at, info.size_bytes, info.sys_flag):
             return at, Stop.ILLEGAL, last_stored_ms

@@ -33,6 +33,7 @@ from .mapped_file import MappedFile, MappedFileQueue, RegionCache
 logger = logging.getLogger(__name__)
 
 _RESERVE_AHEAD = 64 << 10
+_GAP_MAX = 1 << 20  # More missing messages in a row than any accident but a damaged record makes.
 _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 
@@ -78,6 +79,7 @@ class ConsumeQueue:
         self.cursor: QueueCursor = append.QueueCursor(topic, queue_id, self)
         self.min_at = 0  # The byte position of the oldest entry that may be read.
         self._has_directory = False
+        self.was_rebuilt = False  # In this process: a second time would not help.
 
     # Extent.
 
@@ -146,12 +148,10 @@ class ConsumeQueue:
                     newest = physical_offset
                 at += ENTRY_BYTES
             end = files[-1].start + at
+            self._require_nothing_behind(files[-1], at, newest, physical_limit)
         self._set_end(end)
         self._zero_after_end()
-            self._require_nothing_behind(files[-1], at, newest, physical_limit)
 
-    @staticmethod
-    def _is_written(buffer: memoryview, at: int) -> bool:
     def _require_nothing_behind(
         self, file: MappedFile, at: int, newest: int, physical_limit: int
     ) -> None:
@@ -165,6 +165,8 @@ class ConsumeQueue:
                         file.path, at, f"is no entry, and there are good ones at {place}", ""
                     )
 
+    @staticmethod
+    def _is_written(buffer: memoryview, at: int) -> bool:
         physical_offset, size, _ = ENTRY.unpack_from(buffer, at)
         return bool(physical_offset >= 0 and size > 0)
 
@@ -197,6 +199,15 @@ class ConsumeQueue:
                 file.region.reserve(file.size_bytes)
                 file.region.zero(start, file.size_bytes)
                 file.region.sync()
+
+    def is_zero_after_end(self) -> bool:
+        """Whether nothing follows the last entry; if something does, entries before it are gone."""
+        end = self.cursor.write_at
+        return all(
+            is_zero(file.region, max(end - file.start, 0), file.size_bytes)
+            for file in self.mapped.files
+            if file.end > end
+        )
 
     # Reading.
 
@@ -267,6 +278,13 @@ class ConsumeQueue:
         cursor = self.cursor
         at = queue_offset * ENTRY_BYTES
         assert at >= cursor.write_at, f"{self}: entry {queue_offset} is there already"
+        if self.mapped.files and queue_offset - self.max_offset > _GAP_MAX:
+            raise StoreDamaged(
+                self.mapped.directory,
+                cursor.write_at,
+                f"the log has a record with queue offset {queue_offset}, {self.max_offset} is due",
+                "run: skylark store check",
+            )
         if not self._has_directory:
             self._files.make_directory(self.mapped.directory)
             self._has_directory = True
@@ -364,6 +382,14 @@ class ConsumeQueue:
         self.update_min(log_start)
         return count
 
+    def restart(self) -> None:
+        """Forget all entries; offsets that appends have given out beyond them stay given."""
+        cursor = self.cursor
+        if cursor.next_offset == self.max_offset:
+            cursor.next_offset = 0
+        self.destroy()
+        cursor.write_at = cursor.max_physical = self.min_at = 0
+
     def destroy(self) -> None:
         """Delete all files of the queue."""
         self._forget_tail()
@@ -378,11 +404,3 @@ class ConsumeQueue:
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id})"
-    def restart(self) -> None:
-        """Forget all entries; offsets that appends have given out beyond them stay given."""
-        cursor = self.cursor
-        if cursor.next_offset == self.max_offset:
-            cursor.next_offset = 0
-        self.destroy()
-        cursor.write_at = cursor.max_physical = self.min_at = 0
-

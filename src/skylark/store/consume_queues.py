@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from ..errors import CorruptRecord, InvalidName, StoreDamaged, StoreUnreadable
+from ..errors import CorruptRecord, InvalidName, InvalidRecord, StoreDamaged, StoreUnreadable
 from ..model.names import check_topic_name
 from ..protocol.record import DispatchInfo, decode_dispatch
 from .append import ENTRY_BYTES, QueueCursor, QueueTable, put_entry, tag_code
@@ -140,22 +140,22 @@ class ConsumeQueues:
             if physical_limit > self._log.start:
                 self._require_files(queue)
             queue.find_end_below(physical_limit)
+            if not self._fits_log(queue):
+                raise StoreDamaged(
+                    queue.mapped.directory, queue.cursor.write_at, "does not fit the log", ""
+                )
         except (StoreDamaged, StoreUnreadable) as error:
             logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
             queue = self._new(topic, queue_id)
             self._add(queue)
+            self.before_rebuild()
             self._discard_files(topic, queue_id)
             self.rebuild([(topic, queue_id)], until=physical_limit)
             return
+        queue.mapped.doubt_names()
         queue.update_min(self._log.start)
-            self.before_rebuild()
         self._add(queue)
 
-    def newest_physical(self, topic: str, queue_id: int) -> int:
-        queue.mapped.doubt_names()
-        """Where the newest record of a queue ends; the queue is looked at, not opened."""
-        queue = self._new(topic, queue_id)
-        try:
     def _require_files(self, queue: ConsumeQueue) -> None:
         """StoreDamaged where a queue has lost its files, or the first of them."""
         directory, start = queue.mapped.directory, queue.mapped.start
@@ -165,6 +165,10 @@ class ConsumeQueues:
         if start > 0 and self._log.start == 0:
             raise StoreDamaged(directory, start, "begins after the log", "")
 
+    def newest_physical(self, topic: str, queue_id: int) -> int:
+        """Where the newest record of a queue ends; the queue is looked at, not opened."""
+        queue = self._new(topic, queue_id)
+        try:
             queue.load()
             queue.find_end()
         except (StoreDamaged, StoreUnreadable):
@@ -204,7 +208,9 @@ class ConsumeQueues:
         """Whether the newest entries are what the log's records say."""
         count = _VERIFIED_ENTRIES if len(self.names) < _MANY else _VERIFIED_ENTRIES_OF_MANY
         first = max(queue.min_offset, queue.max_offset - count)
-        return all(self.entry_fits(queue, offset) for offset in range(first, queue.max_offset))
+        return queue.is_zero_after_end() and all(
+            self.entry_fits(queue, offset) for offset in range(first, queue.max_offset)
+        )
 
     def entry_fits(self, queue: ConsumeQueue, queue_offset: int) -> bool:
         """Whether an entry and the record it points to agree; true where the log dropped it."""
@@ -220,7 +226,10 @@ class ConsumeQueues:
         record = self._log.record(entry.physical_offset, entry.size_bytes)
         if record is None:
             return False
-        info = decode_dispatch(record)
+        try:
+            info = decode_dispatch(record)
+        except InvalidRecord:
+            return False
         assert info is not None
         return (
             info.topic == queue.topic
@@ -237,19 +246,25 @@ class ConsumeQueues:
     def rebuild(self, keys: Iterable[tuple[str, int]], until: int | None = None) -> None:
         """Build queues again from the log, up to an offset or to its dispatched end."""
         wanted = set(keys)
+        self.before_rebuild()
         for topic, queue_id in wanted:
             queue = self.table[topic][queue_id].owner
             assert queue is not None
-            next_offset = queue.cursor.next_offset
-            queue.destroy()
-            queue.cursor.write_at = queue.cursor.max_physical = queue.min_at = 0
-            queue.cursor.next_offset = next_offset
+            queue.restart()
+            queue.was_rebuilt = True
         at = self._log.start
         end = self.visible_end() if until is None else until
-        self.before_rebuild()
         while at < end and (found := self._log.buffer_at(at)) is not None:
             buffer, position = found
-            info = decode_dispatch(buffer, position)
+            try:
+                info = decode_dispatch(buffer, position)
+            except InvalidRecord as error:
+                raise StoreDamaged(
+                    os.path.join(self._config.commit_log_directory, file_name(at - position)),
+                    position,
+                    str(error),
+                    f"run: skylark store check {self._config.store_path_root_dir}",
+                ) from error
             if info is None:
                 at += len(buffer) - position
                 continue
@@ -263,7 +278,7 @@ class ConsumeQueues:
         cursor = queue.cursor
         at = info.queue_offset * ENTRY_BYTES
         if at < cursor.write_at:
-            return
+            queue.restart()  # It was deleted here, and made again.
         if at != cursor.write_at or cursor.buffer is None or at + ENTRY_BYTES > cursor.limit:
             queue.make_room(info.queue_offset)
         put_entry(
@@ -279,7 +294,7 @@ class ConsumeQueues:
     def drop(self, topic: str, queue_id: int) -> None:
         """Delete a queue: its offsets begin at 0 when it is used again."""
         if (topic, queue_id) not in self.names:
-            queue.restart()  # It was deleted here, and made again.
+            return
         cursor = self.table.get(topic, {}).pop(queue_id, None)
         if cursor is not None:
             cursor.buffer = None
@@ -303,7 +318,9 @@ class ConsumeQueues:
             return
         for name in reversed(self._files.list_names(directory)):
             self._files.remove(os.path.join(directory, name))
+        self._files.sync_directory(directory)
         self._files.remove_directory(directory)
+        self._files.sync_directory(os.path.dirname(directory))
 
     def names_on_disk(self) -> set[tuple[str, int]]:
         """The queues that have files; one without a message has none yet."""
@@ -318,9 +335,7 @@ class ConsumeQueues:
     def opened(self) -> list[ConsumeQueue]:
         """The queues that are open."""
         return [
-        self._files.sync_directory(directory)
             cursor.owner
-        self._files.sync_directory(os.path.dirname(directory))
             for by_id in self.table.values()
             for cursor in by_id.values()
             if cursor.owner is not None

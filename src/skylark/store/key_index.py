@@ -47,6 +47,7 @@ _ENTRY = struct.Struct(">iqii")
 _INT = struct.Struct(">i")
 _ENTRY_BYTES = 20
 _RESERVE_ENTRIES = 50_000
+_CHECKED_ENTRIES_MAX = 200_000
 _NAME_DIGITS = 17
 assert _HEADER.size == INDEX_HEADER_BYTES
 
@@ -279,6 +280,30 @@ class KeyIndex:
         had, self._has_unsynced_names = self._has_unsynced_names, False
         return [self._directory] if had else []
 
+    def damaged_file(self) -> MappedFile | None:
+        """The first file whose slots, entries and header do not fit each other.
+
+        Files with very many entries are passed over: a start should not take longer for them, and
+        `skylark store check` compares every entry with the log.
+        """
+        return next((file for file in self.index_files if not self._is_sound(file)), None)
+
+    def _is_sound(self, file: MappedFile) -> bool:
+        header = self.header(file)
+        if not 1 <= header.index_count <= self._entry_max:
+            return False
+        if header.index_count == 1 or header.index_count > _CHECKED_ENTRIES_MAX:
+            return True
+        end = self._entries_at + _ENTRY_BYTES * header.index_count
+        copy = memoryview(bytearray(file.buffer[:end]))
+        used, end_physical = append.restore_slots(copy, self._slot_count, header.index_count)
+        return (
+            (used, end_physical) == (header.slots_used, header.end_physical)
+            and copy == file.buffer[:end]
+            and _ENTRY.unpack_from(copy, self._entries_at + _ENTRY_BYTES)[1]
+            == header.begin_physical
+        )
+
     def restore(self, mark: IndexMark | None, full_until_ms: int) -> None:
         """After a crash, keep what is on the disk for sure.
 
@@ -349,14 +374,21 @@ class KeyIndex:
         self.index_files.clear()
         for name in self._files.list_names(self._directory):
             self._files.remove(os.path.join(self._directory, name))
+        self._sync_names()
         self._take_up_last()
 
     def remove_all(self) -> None:
         """Delete every file: the index will be built again."""
         while self.index_files:
             self.index_files.pop().remove()
+        self._sync_names()
         self.full_unsynced.clear()
         self._take_up_last()
+
+    def _sync_names(self) -> None:
+        """Make removals durable: a file that comes back would count beside its successor."""
+        if self._files.exists(self._directory):
+            self._files.sync_directory(self._directory)
 
     def remove_before(self, log_start: int) -> int:
         """Delete leading files of records that the commit log has dropped, never the last."""
@@ -369,18 +401,11 @@ class KeyIndex:
                 self.full_unsynced.remove(file)
             file.remove()
             count += 1
+        if count:
+            self._sync_names()
         return count
 
     def close(self) -> None:
         """Unmap all."""
         for file in self.index_files:
-        self._sync_names()
             file.close()
-        self._sync_names()
-    def _sync_names(self) -> None:
-        """Make removals durable: a file that comes back would count beside its successor."""
-        if self._files.exists(self._directory):
-            self._files.sync_directory(self._directory)
-
-        if count:
-            self._sync_names()

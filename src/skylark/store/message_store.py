@@ -635,7 +635,12 @@ class MessageStore:
             was_removed = False
         else:
             reader = _CarefulReader(self, queue, limits, filter or MessageFilter())
-            reader.read(offset, entries, at, end)
+            try:
+                reader.read(offset, entries, at, end)
+            except StoreDamaged as error:
+                if not self._repair(queue, error):
+                    raise
+                return self.get(topic, queue_id, offset, count_max, filter)
             chunks, count, size = reader.chunks, reader.count, reader.total
             scanned, last_physical = reader.scanned, reader.last_physical
             was_removed = reader.was_removed
@@ -655,6 +660,14 @@ class MessageStore:
             size,
             log_end - last_physical > self._distance,
         )
+
+    def _repair(self, queue: ConsumeQueue, error: StoreDamaged) -> bool:
+        """Build a queue again whose entry does not fit the log; twice would mean the log is bad."""
+        if queue.was_rebuilt:
+            return False
+        logger.error("topic=%s queue=%d is built again: %s", queue.topic, queue.queue_id, error)
+        self.queues.rebuild([(queue.topic, queue.queue_id)])
+        return True
 
     def get_by_physical_offset(self, offset: int, size: int | None = None) -> memoryview | None:
         """The record at a physical offset; None if none begins there or it is not visible yet."""

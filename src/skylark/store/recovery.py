@@ -3,13 +3,17 @@
 The commit log is the only truth. Recovery answers two questions: where does it end, and from where
 on must queues and index be built again?
 
-    what is found                      the log is checked from        queues, index are built from
-    our marks, clean stop              the third last file            the marked offset, its end
-    our marks, crash                   the file of the marked offset  the marked offset
-    RocketMQ's times, clean stop       the third last file            where the newest queue ends
-    RocketMQ's times, crash            the newest file that began     that file
-                                       before the trusted time
-    nothing, or something is missing   the first file                 the first record
+    what is found                      log is checked and dispatched from   queue entries are kept
+    our marks, clean stop              the third last file                  all
+    our marks, crash                   the third last file, or that of the  below that offset
+                                       marked offset
+    RocketMQ's times, clean stop       the third last file, or where the    all
+                                       index ends
+    RocketMQ's times, crash            the newest file that began before    below that file
+                                       the trusted time
+    nothing, or something is missing   the first file                       of expired records
+
+What is in a queue already is skipped when it is dispatched again.
 
 The log ends at the first record that is not sound. If sound records lie behind it, and that place
 was flushed as far as the checkpoint knows, it is damage and not a torn tail: the store refuses to
@@ -40,7 +44,7 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done and bytes in all."""
 
-_CLEAN_FILES_CHECKED = 3  # As many as RocketMQ checks after a clean stop.
+_FILES_CHECKED = 3  # At least; as many as RocketMQ checks after a clean stop.
 _DISPATCH_STEP = 64 << 20
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
 _INT = struct.Struct(">i")
@@ -65,10 +69,11 @@ class RecoveryReport:
 class RecoveryPlan:
     """Where to begin, and what to believe."""
 
+    # The log is checked from here on, and dispatched again: what is in a queue already is skipped.
     check_from: int
     build_from: int
-    trusts_queue_ends: bool  # Queues are as a clean stop left them.
-    trusts_index: bool  # The same of the index; else it is restored from its mark, or dropped.
+    queues_flushed: int  # Entries of records below this are on the disk; others may be torn.
+    is_clean: bool  # Queues and index are as a clean stop left them.
 
 
 def recover(
@@ -78,7 +83,7 @@ def recover(
     report = RecoveryReport(was_clean=was_clean, log_start=store.log.start)
     plan = make_plan(store, was_clean, report)
     log_end = _find_log_end(store, plan, report, progress)
-    if log_end < plan.build_from:
+    if log_end < plan.queues_flushed:
         report.problems.append("the checkpoint is ahead of the log: all queues are built again")
         plan = _everything(store)
 
@@ -90,9 +95,9 @@ def recover(
     store.log.set_end(log_end, flushed=log_end)
     plan = _settle_index(store, plan)
     store.dispatcher.position = plan.build_from
-    if not plan.trusts_queue_ends:
+    if not plan.is_clean:
         for topic, queue_id in sorted(store.queues.names):
-            store.queues.open_below(topic, queue_id, plan.build_from)
+            store.queues.open_below(topic, queue_id, plan.queues_flushed)
     report.log_end = log_end
     report.checked_from, report.built_from = plan.check_from, plan.build_from
     _build(store, log_end, report, progress)
@@ -103,9 +108,7 @@ def recover(
 
 def _everything(store: MessageStore) -> RecoveryPlan:
     start = store.log.start
-    return RecoveryPlan(
-        check_from=start, build_from=start, trusts_queue_ends=False, trusts_index=False
-    )
+    return RecoveryPlan(check_from=start, build_from=start, queues_flushed=start, is_clean=False)
 
 
 def make_plan(store: MessageStore, was_clean: bool, report: RecoveryReport) -> RecoveryPlan:
@@ -121,43 +124,42 @@ def make_plan(store: MessageStore, was_clean: bool, report: RecoveryReport) -> R
                 "restore it; or to begin anew, delete consumequeue, index and checkpoint as well",
             )
         return _everything(store)
-    lacking = _what_is_missing(store)
+    lacking = _what_is_missing(store, was_clean)
     if lacking is not None:
         report.problems.append(f"{lacking}: queues and index are built again")
         return _everything(store)
-    third_last = files[max(0, len(files) - _CLEAN_FILES_CHECKED)].start
+    third_last = files[max(0, len(files) - _FILES_CHECKED)].start
     if marks is not None and log.start <= marks.queues_flushed <= log.mapped.end:
-        build_from = marks.queues_flushed
         is_clean = was_clean and marks.is_clean
-        check_from = _file_start(store, build_from)
+        start = min(_file_start(store, marks.queues_flushed), third_last)
         return RecoveryPlan(
-            check_from=min(check_from, third_last) if is_clean else check_from,
-            build_from=build_from,
-            trusts_queue_ends=is_clean,
-            trusts_index=is_clean,
+            check_from=start,
+            build_from=start,
+            queues_flushed=marks.queues_flushed,
+            is_clean=is_clean,
         )
     if was_clean:
-        build_from = max(log.start, _newest_queued(store))
-        if index is not None:
-            build_from = min(build_from, max(log.start, index.cursor.end_physical))
+        queued = max(log.start, _newest_queued(store))
+        start = min(_file_start(store, queued), third_last)
+        indexed = start if index is None else max(log.start, index.resume_at)
         return RecoveryPlan(
-            check_from=min(_file_start(store, build_from), third_last),
-            build_from=build_from,
-            trusts_queue_ends=True,
-            trusts_index=True,
+            check_from=start,
+            build_from=min(start, indexed),
+            queues_flushed=queued,
+            is_clean=True,
         )
     for file in reversed(files):
         if 0 < log.first_stored_at_ms(file) <= store.checkpoint.times.trusted_ms:
             return RecoveryPlan(
                 check_from=file.start,
                 build_from=file.start,
-                trusts_queue_ends=False,
-                trusts_index=False,
+                queues_flushed=file.start,
+                is_clean=False,
             )
     return _everything(store)
 
 
-def _what_is_missing(store: MessageStore) -> str | None:
+def _what_is_missing(store: MessageStore, was_clean: bool) -> str | None:
     marks, index = store.checkpoint.marks, store.index
     found = len(store.queues.names)
     if marks is not None and found < marks.queue_count:
@@ -170,6 +172,10 @@ def _what_is_missing(store: MessageStore) -> str | None:
             return f"index file {marks.index.name} is missing"
         if marks is None and not names:
             return "there is no index"
+        if marks is not None and marks.is_clean and was_clean and index.mark() != marks.index:
+            return f"index file {marks.index.name} is not as it was left"
+        if was_clean and (damaged := index.damaged_file()) is not None:
+            return f"index file {damaged.start} is damaged"
     return None
 
 
@@ -281,9 +287,9 @@ def _bytes_behind(store: MessageStore, end: int) -> int:
 def _settle_index(store: MessageStore, plan: RecoveryPlan) -> RecoveryPlan:
     """Bring the index to a state that fits the plan; building may have to begin earlier for it."""
     index, marks = store.index, store.checkpoint.marks
-    if index is None or plan.trusts_index:
+    if index is None or plan.is_clean:
         return plan
-    if plan.build_from <= store.log.start:
+    if plan.queues_flushed <= store.log.start:
         index.remove_all()
         return plan
     index.restore(None if marks is None else marks.index, store.checkpoint.times.index_ms)
