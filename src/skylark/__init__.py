@@ -3,6 +3,9 @@
     async with skylark.connect("127.0.0.1:9876") as mq:
         async with mq.producer("orders") as producer:
             receipt = await producer.send(skylark.Message("OrderTopic", b"...", tag="Paid"))
+        async with mq.consumer("billing", {"OrderTopic": "Paid || Refund"}) as consumer:
+            async for message in consumer:
+                ...
 
 The names below are loaded when they are first used, so that importing a server or a tool does not
 load a client.
@@ -41,9 +44,16 @@ else:
         globals(),
         {
             "client.connect": ("connect",),
+            "client.consumer_config": ("ConsumerConfig",),
             "client.facade": ("Client",),
+            "client.lite_pull_consumer": ("LitePullConsumer",),
             "client.producer": ("Producer", "ProducerConfig", "SendCallback"),
+            "client.pull_consumer": ("PullConsumer",),
+            "client.push_consumer": ("PushConsumer",),
             "client.receipts": ("SendReceipt",),
+            "client.received": ("ReceivedMessage",),
+            "client.subscriptions": ("SqlFilter",),
+            "client.verdicts": ("RetryLater", "Suspend", "ToDlq", "Verdict"),
             "errors": ("SkylarkError",),
             "model.message": ("Message", "StoredMessage"),
             "model.queue": ("MessageQueue",),
