@@ -38,6 +38,7 @@ class Judge:
     config: StoreConfig
     now_ms: int
     _rebuilt: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    _turn: int = 0
 
     def judge(
         self,
@@ -152,19 +153,19 @@ class Judge:
         self._check_keys(store, [item for item in history if item.physical_offset >= start])
 
     def _check_keys(self, store: MessageStore, kept: list[Item]) -> None:
-        for topic in TOPICS:
-            for key in KEYS:
-                expected = [
-                    item for item in kept if item.message.topic == topic and key in keys(item)
-                ]
-                result = store.query(
-                    topic, key, count_max=64, begin_ms=0, end_ms=self.now_ms + 10**9
-                )
-                require(
-                    [bytes(record) for record in result.records]
-                    == [item.raw for item in expected][-64:],
-                    f"key {key} of {topic}: {len(result.records)} of {len(expected)} found",
-                )
+        # Where the index is compared with a rebuild, byte for byte, a sample of queries will do.
+        pairs = [(topic, key) for topic in TOPICS for key in KEYS]
+        if store.log.start == 0:
+            self._turn += 1
+            pairs = [pairs[self._turn * step % len(pairs)] for step in (1, 5)]
+        for topic, key in pairs:
+            expected = [item for item in kept if item.message.topic == topic and key in item.keys]
+            result = store.query(topic, key, count_max=64, begin_ms=0, end_ms=self.now_ms + 10**9)
+            require(
+                [bytes(record) for record in result.records]
+                == [item.raw for item in expected][-64:],
+                f"key {key} of {topic}: {len(result.records)} of {len(expected)} found",
+            )
 
     def check_rebuild(self, disk: SimFiles, history: History) -> None:
         """The files of queues and index equal those made from the log alone, byte for byte."""
@@ -186,15 +187,6 @@ class Judge:
             return
         content = disk.read(TABLE_PATH) if disk.exists(TABLE_PATH) else b""
         require(content in promise.tables, "a table is neither the old one nor the new one")
-
-
-def keys(item: Item) -> list[str]:
-    """The keys under which a message can be found."""
-    for part in item.message.properties.decode().split("\x02"):
-        name, _, value = part.partition("\x01")
-        if name == "KEYS":
-            return value.split(" ")
-    return []
 
 
 def read_bodies(

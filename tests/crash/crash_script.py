@@ -8,7 +8,6 @@ may show anything that was under way until the next one.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import random
 from collections.abc import Sequence
@@ -83,6 +82,15 @@ class Item:
             prepared_transaction_offset=m.prepared_transaction_offset,
         )
         return bytes(buffer)
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The keys under which a message can be found."""
+        for part in self.message.properties.decode().split("\x02"):
+            name, _, value = part.partition("\x01")
+            if name == "KEYS":
+                return value.split(" ")
+        return []
 
     @classmethod
     def of(cls, message: PutMessage, result: PutResult) -> Item:
@@ -434,9 +442,3 @@ def record(name: str, *, seed: int, page_bytes: int = 512) -> ScriptedRun:
     run = ScriptedRun(config, seed=seed, page_bytes=page_bytes)
     script(run)
     return run
-
-
-async def settle() -> None:
-    """Let tasks that are ready have their turn."""
-    for _ in range(5):
-        await asyncio.sleep(0)

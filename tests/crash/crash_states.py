@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from crash_judge import Judge, promises
-from crash_script import ScriptedRun, record
+from crash_script import SCRIPTS, History, Moment, ScriptedRun, record
 
 from skylark.errors import SkylarkError
 from skylark.store import MessageStore
@@ -73,6 +73,25 @@ def enumerate_states(
             yield number, how, state
 
 
+def sweep(name: str, *, seed: int, page_bytes: int, states: int) -> Tally:
+    """Judge so many states of one script, with as many seeds as that takes."""
+    total = Tally()
+    while total.states < states and not total.findings:
+        left = states - total.states
+        total.add(
+            campaign(
+                name,
+                seed=seed,
+                page_bytes=page_bytes,
+                # A part of the states of each of several runs shows more than all of one.
+                share=0.5,
+                states_max=left,
+            )
+        )
+        seed += 1
+    return total
+
+
 def campaign(
     name: str,
     *,
@@ -88,6 +107,7 @@ def campaign(
 
     share is the part of the states that is judged, drawn by the seed; only names a single one.
     """
+    assert name in SCRIPTS
     run = record(name, seed=seed, page_bytes=page_bytes)
     judge = Judge(run.config, run.clock.now_ms())
     rng = random.Random(seed)
@@ -109,7 +129,13 @@ def campaign(
         nested = disk.copy() if only is not None or rng.random() < nested_share else None
         started = time.perf_counter()
         try:
-            store = judge.judge(disk, promise, possible, is_power_cut=how != "all persisted")
+            store = judge.judge(
+                disk,
+                promise,
+                possible,
+                is_power_cut=how != "all persisted",
+                goes_on=only is not None or tally.states % 2 == 0,
+            )
             if store is not None:
                 store.close()
         except (AssertionError, SkylarkError) as error:
@@ -123,7 +149,15 @@ def campaign(
     return tally
 
 
-def _crash_recovery(judge, disk, promise, possible, where, rng, tally) -> None:  # type: ignore[no-untyped-def]
+def _crash_recovery(
+    judge: Judge,
+    disk: SimFiles,
+    promise: Moment,
+    possible: tuple[History, ...],
+    where: str,
+    rng: random.Random,
+    tally: Tally,
+) -> None:
     """Let the recovery of a state crash after some of its changes, and judge what is left."""
     before = disk.copy()
     disk.start_recording()

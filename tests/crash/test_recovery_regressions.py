@@ -1,7 +1,6 @@
 """Crashes that once cost something, each found by the enumeration and kept as a case of its own."""
 
 import dataclasses
-import logging
 
 import pytest
 from crash_judge import Judge
@@ -9,13 +8,6 @@ from crash_script import ASYNC, SYNC, WITH_EXT, ScriptedRun
 
 from skylark.store import MessageStore
 from skylark.testing.stores import HandClock, make_message
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def judge_every_crash(run: ScriptedRun, *, subsets: int = 30) -> int:
@@ -192,3 +184,19 @@ def test_a_deleted_topic_stays_deleted_when_queues_are_built_from_the_log():
     [result] = store.put([make_message("TopicA", 0, b"newer")])
     assert result.queue_offset == 2
     store.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_deleted_topic_does_not_come_back_with_a_restart(is_clean):
+    run = ScriptedRun(SYNC, seed=0)
+    put_to(run, "TopicA", count=5)
+    put_to(run, "TopicB", count=5)
+    run.flush_queues(thorough=True)
+    run.store.drop_topic("TopicA")
+    if is_clean:
+        run.store.close()
+    run.files.end_process()
+    with MessageStore.open(run.config, run.files.copy(), HandClock(run.clock.now_ms())) as store:
+        assert store.max_offset("TopicA", 0) == 0
+        [result] = store.put([make_message("TopicA", 0, b"new")])
+        assert result.queue_offset == 0

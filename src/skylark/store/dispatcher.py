@@ -30,6 +30,7 @@ class QueueSource(Protocol):
     """Where the dispatcher gets queues from; they are made when first needed."""
 
     table: QueueTable
+    names: set[tuple[str, int]]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made if need be."""
@@ -63,6 +64,8 @@ class Dispatcher:
         self.bitmap_of: Callable[[DispatchInfo], bytes] | None = None
         # Told of every queue in whose entries there is a gap, before the gap is filled.
         self.on_gap: Callable[[ConsumeQueue, int], None] | None = None
+        # Every queue of a record below this exists, unless it was deleted; set by recovery.
+        self.vouched_end = 0
         self._uses_ext = False
 
     def use_ext(self) -> None:
@@ -167,6 +170,11 @@ class Dispatcher:
         return True
 
     def _put_entry(self, info: DispatchInfo, arrivals: list[Arrival]) -> None:
+        if (
+            info.physical_offset < self.vouched_end
+            and (info.topic, info.queue_id) not in self._queues.names
+        ):
+            return
         queue = self._queues.queue(info.topic, info.queue_id)
         cursor = queue.cursor
         at = info.queue_offset * ENTRY_BYTES

@@ -100,6 +100,9 @@ def recover(
             store.queues.open_below(topic, queue_id, plan.queues_flushed)
     report.log_end = log_end
     report.checked_from, report.built_from = plan.check_from, plan.build_from
+    if store.checkpoint.marks is not None:
+        # No queue is missing, or all of them are built: one that is not there was deleted.
+        store.dispatcher.vouched_end = plan.queues_flushed
     _build(store, log_end, report, progress)
     for problem in report.problems:
         logger.warning("%s", problem)
