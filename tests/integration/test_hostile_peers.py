@@ -158,7 +158,7 @@ def test_random_bytes_close_and_disturb_nobody(loop_name: str) -> None:
     async def main() -> None:
         rng = random.Random(20)
         service = Service()
-        async with service.listener(first_frame_timeout_ms=300) as listener:
+        async with service.listener(first_frame_timeout_ms=2000) as listener:
             with await Raw.to(listener) as bystander:
                 await bystander.ask(Command(ECHO))
                 good = encode_frames([Command(ECHO, 1, fields={"a": "b"}, body=b"xyz")])

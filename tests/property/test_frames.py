@@ -60,6 +60,7 @@ def agree(data: bytes) -> None:
     assert outcome(frame.pure_decode_frames, data) == outcome(compiled.decode_frames, data)
 
 
+@settings(deadline=None)
 @given(st.lists(commands, max_size=5))
 def test_what_is_written_is_read_back_on_both_paths(sent: list[Command]) -> None:
     data = frame.pure_encode_frames(sent)
@@ -68,6 +69,7 @@ def test_what_is_written_is_read_back_on_both_paths(sent: list[Command]) -> None
     assert outcome(compiled.decode_frames, data) == (sent, len(data), None)
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Command,
@@ -92,6 +94,7 @@ def test_what_cannot_be_written_is_refused_alike(command: Command) -> None:
     assert attempt(frame.pure_encode_frames) == attempt(compiled.encode_frames)
 
 
+@settings(deadline=None)
 @given(st.data(), st.lists(commands, min_size=1, max_size=5))
 def test_any_split_of_the_stream_gives_the_same_commands(
     data: st.DataObject, sent: list[Command]
@@ -116,6 +119,7 @@ def frame_ends(sent: list[Command]) -> list[int]:
     return ends
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 @example(b"\0\0\0\x04\0\0\0\0")
 @example(b"\0\0\0\x04\1\0\0\0")
@@ -124,6 +128,7 @@ def test_arbitrary_bytes_read_alike(data: bytes) -> None:
     agree(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 2), st.binary(max_size=8))
 def test_an_arbitrary_header_in_a_sound_frame_reads_alike(
     header: bytes, kind: int, body: bytes
@@ -138,7 +143,7 @@ def framed(kind: int, header: bytes, body: bytes = b"") -> bytes:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data(), st.lists(commands, min_size=1, max_size=3))
 def test_mutated_frames_read_alike(data: st.DataObject, sent: list[Command]) -> None:
     stream = bytearray(frame.encode_frames(sent))
@@ -262,7 +267,7 @@ headers = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(headers)
 def test_anything_like_a_json_header_reads_alike(header: str) -> None:
     agree(framed(0, header.encode()))
@@ -271,7 +276,7 @@ def test_anything_like_a_json_header_reads_alike(header: str) -> None:
 plain = st.one_of(st.integers(-(2**63), 2**63 - 1), st.booleans(), text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.dictionaries(text.filter(lambda name: name != "code"), plain, max_size=6),
     st.booleans(),
