@@ -43,6 +43,17 @@ class ClientChannels(Channels):
         self._security_token = security_token
         self.hooks: list[RpcHook] = list(hooks)
 
+    def ready_link(self, address: str) -> PipelinedLink | None:
+        """The link to an address, if a plain request can go out on it without waiting.
+
+        None as well where requests are signed or watched: that is for call to do.
+        """
+        channel = self._channels.get(address)
+        if channel is None or self.hooks or self._access_key is not None:
+            return None
+        link = channel._link
+        return link if isinstance(link, PipelinedLink) and link.is_ready else None
+
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send a request to an address and wait for its answer; raises TransportError."""
         if not self.hooks:

@@ -34,21 +34,36 @@ class PipelinedLink(Link):
 
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and wait for its answer; raises TransportError."""
-        if self._writable is not None or not self._established.done():
+        if not self.is_ready:
             return await super().call(command, timeout_ms)
-        self._require_open()
-        answer: asyncio.Future[Command] = self._loop.create_future()
-        data = self._connection.begin_request(command, answer)
-        opaque = command.opaque
-        deadline = self._loop.time() + timeout_ms / 1000
-        self._calls[opaque] = (deadline, timeout_ms, answer)
-        if self._sweep is None or deadline < self._sweep.when():
-            self._sweep_at(deadline)
-        self._send(data)
+        answer = self.submit(command, timeout_ms)
+        opaque = command.opaque  # Its number here: it may be sent to another peer meanwhile.
         try:
             return await answer
         finally:
-            del self._calls[opaque]
+            self.finish(opaque)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request can go out without waiting."""
+        return self._writable is None and not self._is_closed and self._established.done()
+
+    def submit(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        """Send a request on a link that is ready; whoever awaits the answer calls finish then."""
+        loop = self._loop
+        answer: asyncio.Future[Command] = loop.create_future()
+        data = self._connection.begin_request(command, answer)
+        deadline = loop.time() + timeout_ms / 1000
+        self._calls[command.opaque] = (deadline, timeout_ms, answer)
+        if self._sweep is None or deadline < self._sweep.when():
+            self._sweep_at(deadline)
+        self._send(data)
+        return answer
+
+    def finish(self, opaque: int) -> None:
+        """Forget a request, answered or not."""
+        _, _, answer = self._calls.pop(opaque)
+        if answer.cancelled() or answer.exception() is not None:
             self._connection.forget(opaque)
 
     def close(self) -> None:

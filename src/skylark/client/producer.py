@@ -56,12 +56,15 @@ from .latency import POLICY_4_9, LatencyPolicy, LatencyTable
 from .outgoing import (
     MESSAGE_BYTES_MAX,
     Outgoing,
+    check_message,
     entry_of,
     is_batchable,
     join_batch,
     prepare,
     prepare_batch,
+    properties_text,
 )
+from .pipelining import PipelinedLink
 from .queue_choice import PublishInfo, QueueSelector, hash_position
 from .receipts import SendReceipt
 from .request_reply import reply_to, request_properties
@@ -127,6 +130,10 @@ class ProducerConfig:
             raise ConfigError("buffer_bytes_max must be at least batch_bytes_max, and that 1")
 
 
+_SEND_CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
+_Hot = tuple[PipelinedLink, Command, asyncio.Future[Command], int, MessageQueue, str]
+
+
 class SendCallback(Protocol):
     """Told how a send_async ended; exactly one of the two is called, once."""
 
@@ -165,6 +172,12 @@ class Producer:
         self._extra: dict[str, str] | None = None
         if session.namespace:
             self._extra = {Property.INSTANCE_ID: session.namespace}
+        # Larger bodies are checked or compressed; names and marks of a namespace need work too.
+        self._hot_bytes_max = 0
+        if not session.namespace and not session.config.vip_channel_enabled:
+            self._hot_bytes_max = min(
+                config.compress_msg_body_over_howmuch, config.max_message_size + 1
+            )
         self._batcher: Batcher | None = None
         self._tracer: TraceWriter | None = None
         self._trace_task: asyncio.Task[None] | None = None
@@ -228,6 +241,10 @@ class Producer:
         return self._group
 
     @property
+    def _has_watchers(self) -> bool:
+        return bool(self._send_hooks or self._forbidden_hooks or self._latency is not None)
+
+    @property
     def latency_table(self) -> LatencyTable | None:
         """Which brokers were slow; None unless send_latency_fault_enable is set."""
         return self._latency
@@ -256,15 +273,34 @@ class Producer:
 
         Messages with the same key go to the same queue, in the order in which they were stored.
         """
+        is_free = queue is None and key is None and selector is None
         batcher = self._batcher
-        if batcher is not None and is_batchable(message) and timeout_ms is None:
+        if batcher is not None and timeout_ms is None and is_batchable(message):
+            if is_free and batcher.has_room:
+                return await self._pile_up(batcher, message, None)
             return await self._send_batched(batcher, message, queue, key, selector, argument)
         self._require_open()
+        budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
+        if is_free:
+            hot = self._begin_hot(message, budget_ms)
+            if hot is None:
+                outgoing = self._prepare(message, self._session.wrap(message.topic))
+                return (await self._deliver(outgoing, budget_ms, CommunicationMode.SYNC))[0]
+            link, command, answer, began_ms, chosen, message_id = hot
+            opaque = command.opaque
+            try:
+                return self._receipt(await answer, message, message_id, chosen, link.address)
+            except (TransportError, BrokerError) as error:
+                failure = error
+            finally:
+                link.finish(opaque)
+            topic = self._session.wrap(message.topic)
+            outgoing = self._prepare(message, topic, message_id=message_id)
+            failed = (began_ms, chosen, failure)
+            mode = CommunicationMode.SYNC
+            return (await self._deliver(outgoing, budget_ms, mode, failed=failed))[0]
         topic = self._session.wrap(message.topic)
         outgoing = self._prepare(message, topic)
-        budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
-        if queue is None and key is None and selector is None:
-            return (await self._deliver(outgoing, budget_ms, CommunicationMode.SYNC))[0]
         info = await self._publish_info(topic)
         chosen = self._choose(info, message, queue, key, selector, argument)
         return (await self._deliver_to(outgoing, info, chosen, budget_ms))[0]
@@ -439,11 +475,13 @@ class Producer:
         mode: CommunicationMode,
         *,
         is_reply: bool = False,
+        failed: tuple[int, MessageQueue, TransportError | BrokerError] | None = None,
     ) -> tuple[SendReceipt, ...]:
+        """Try until a broker has stored it; the first try may have failed already, at a time."""
         config = self.config
         clock = self._clock
         topic = outgoing.topic
-        began_ms = clock.monotonic_ms()
+        began_ms = clock.monotonic_ms() if failed is None else failed[0]
         is_sync = mode is CommunicationMode.SYNC
         tries_max = 1 + (
             config.retry_times_when_send_failed
@@ -458,9 +496,9 @@ class Producer:
         refusals = 0
         while len(tried) < tries_max:
             info = await self._publish_info(topic)
-            queue = self._next_queue(info, avoid)
+            queue = self._next_queue(info, avoid) if failed is None else failed[1]
             rest_ms = budget_ms - (clock.monotonic_ms() - began_ms)
-            if rest_ms <= 0:
+            if rest_ms <= 0 and failed is None:
                 break
             if avoid is not None and config.retry_async_on_same_broker and not is_sync:
                 count = info.write_counts.get(avoid, 0)
@@ -469,6 +507,9 @@ class Producer:
             avoid = queue.broker_name
             tried.append(queue.broker_name)
             try:
+                if failed is not None:
+                    failure, failed = failed[2], None
+                    raise failure
                 receipts = await self._try(outgoing, info, queue, rest_ms, mode, is_reply=is_reply)
             except TransportError as error:
                 last_error = error
@@ -570,28 +611,64 @@ class Producer:
             code = RequestCode.SEND_BATCH_MESSAGE
         else:
             code = RequestCode.SEND_MESSAGE_V2
-        config = self.config
-        # As SendMessageRequestV2 would write it, without the detour: this is the hottest line.
-        fields = {
+        fields = self._fields(outgoing.topic, queue)
+        fields["f"] = str(outgoing.sys_flag)
+        fields["g"] = str(self._clock.now_ms())
+        fields["h"] = str(outgoing.flag)
+        fields["i"] = outgoing.properties
+        if outgoing.is_batch:
+            fields["m"] = "true"
+        return Command(int(code), 0, 2 if oneway else 0, fields, outgoing.body)
+
+    def _fields(self, topic: str, queue: MessageQueue) -> dict[str, str]:
+        """The send header as SendMessageRequestV2 writes it, but for what each message adds."""
+        return {
             "a": self._group,
-            "b": outgoing.topic,
-            "c": config.create_topic_key,
-            "d": str(config.default_topic_queue_nums),
+            "b": topic,
+            "c": self.config.create_topic_key,
+            "d": str(self.config.default_topic_queue_nums),
             "e": str(queue.queue_id),
-            "f": str(outgoing.sys_flag),
-            "g": str(self._clock.now_ms()),
-            "h": str(outgoing.flag),
-            "i": outgoing.properties,
+            "f": "0",
+            "g": "0",
+            "h": "0",
+            "i": "",
             "j": "0",
             "k": "false",
-            "m": "true" if outgoing.is_batch else "false",
+            "m": "false",
             "n": queue.broker_name,
         }
-        return Command(int(code), 0, 2 if oneway else 0, fields, outgoing.body)
 
     def _receipts(
         self, outgoing: Outgoing, queue: MessageQueue, answer: Command, address: str
     ) -> tuple[SendReceipt, ...]:
+        message_ids = outgoing.message_ids
+        first = self._receipt(answer, outgoing.messages[0], message_ids[0], queue, address)
+        if not outgoing.is_batch:
+            return (first,)
+        status, _, joined_ids, queue, queue_offset, transaction_id, region, trace_on = first
+        offset_ids = joined_ids.split(",")
+        if len(offset_ids) != len(message_ids):
+            offset_ids = [joined_ids] * len(message_ids)
+        return tuple(
+            SendReceipt(
+                status,
+                message_id,
+                offset_id,
+                queue,
+                queue_offset + step,
+                transaction_id,
+                region,
+                trace_on,
+            )
+            for step, (message_id, offset_id) in enumerate(
+                zip(message_ids, offset_ids, strict=True)
+            )
+        )
+
+    def _receipt(
+        self, answer: Command, message: Message, message_id: str, queue: MessageQueue, address: str
+    ) -> SendReceipt:
+        """What an answer says of a message, or of the first of a batch; raises BrokerError."""
         status = SEND_STATUS_BY_CODE.get(answer.code)
         if status is None:
             raise BrokerError(answer.code, answer.remark, address)
@@ -601,28 +678,56 @@ class Producer:
         except (KeyError, ValueError):
             problem = "it says the message is stored, and not where"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, problem, address) from None
-        offset_id = fields.get("msgId", "")
-        topic = outgoing.messages[0].topic
+        topic = message.topic
         if queue.queue_id != queue_id or queue.topic != topic:
             # The queue as the application names it; the broker may have picked another one.
             queue = MessageQueue(topic, queue.broker_name, queue_id)
-        rest = (
+        return SendReceipt(
+            status,
+            message_id,
+            fields.get("msgId", ""),
+            queue,
+            queue_offset,
             fields.get("transactionId"),
             fields.get("MSG_REGION"),
-            fields.get("TRACE_ON", "").lower() == "true",
+            fields.get("TRACE_ON") == "true",
         )
-        if not outgoing.is_batch:
-            message_id = outgoing.message_ids[0]
-            return (SendReceipt(status, message_id, offset_id, queue, queue_offset, *rest),)
-        offset_ids = offset_id.split(",")
-        if len(offset_ids) != len(outgoing.message_ids):
-            offset_ids = [offset_id] * len(outgoing.message_ids)
-        return tuple(
-            SendReceipt(status, message_id, offset_id, queue, queue_offset + step, *rest)
-            for step, (message_id, offset_id) in enumerate(
-                zip(outgoing.message_ids, offset_ids, strict=True)
-            )
-        )
+
+    def _begin_hot(self, message: Message, budget_ms: int) -> _Hot | None:
+        """Begin the first try of an ordinary message at once; None if anything is in its way.
+
+        What _deliver would do, without its detours: most messages go this way, and all others,
+        and all further tries, the long one.
+        """
+        topic = message.topic
+        info = self._publish.get(topic)
+        if (
+            self._has_watchers
+            or info is None
+            or info.is_borrowed
+            or info.route is not self._session.routes.known(topic)
+            or not 0 < len(message.body) < self._hot_bytes_max
+        ):
+            return None
+        check_message(message, topic, self._hot_bytes_max)
+        queue = info.next()
+        link = self._session.channels.ready_link(info.addresses.get(queue.broker_name, ""))
+        if link is None:
+            info.give_back()
+            return None
+        message_id = self._session.unique_ids.next()
+        fields = info.headers.get(queue)
+        if fields is None:
+            fields = info.headers[queue] = self._fields(topic, queue)
+        fields = fields.copy()
+        fields["g"] = str(self._clock.now_ms())
+        if message.flag:
+            fields["h"] = str(message.flag)
+        fields["i"] = properties_text(message, message_id)
+        command = Command(_SEND_CODE, 0, 0, fields, message.body)
+        began_ms = self._clock.monotonic_ms()
+        answer = link.submit(command, budget_ms)
+        return link, command, answer, began_ms, queue, message_id
 
     # Choosing.
 
@@ -765,16 +870,21 @@ class Producer:
         argument: Any,
     ) -> SendReceipt:
         self._require_open()
+        if not batcher.has_room:
+            await batcher.wait_room()
+        if queue is not None or key is not None or selector is not None:
+            info = await self._publish_info(self._session.wrap(message.topic))
+            queue = self._choose(info, message, queue, key, selector, argument)
+        return await self._pile_up(batcher, message, queue)
+
+    def _pile_up(
+        self, batcher: Batcher, message: Message, queue: MessageQueue | None
+    ) -> asyncio.Future[SendReceipt]:
+        self._require_open()
         topic = self._session.wrap(message.topic)
         message_id = self._session.unique_ids.next()
         entry = entry_of(message, topic, message_id, self.config.max_message_size, self._extra)
-        if not batcher.has_room:
-            await batcher.wait_room()
-            self._require_open()
-        if queue is not None or key is not None or selector is not None:
-            info = await self._publish_info(topic)
-            queue = self._choose(info, message, queue, key, selector, argument)
-        return await batcher.add(message, message_id, entry, topic=topic, queue=queue)
+        return batcher.add(message, message_id, entry, topic=topic, queue=queue)
 
     async def _send_pile(self, pile: Pile, queue: MessageQueue | None) -> tuple[SendReceipt, ...]:
         limit = self.config.max_message_size

@@ -26,6 +26,7 @@ class PublishInfo:
     __slots__ = (
         "_turn",
         "addresses",
+        "headers",
         "is_borrowed",
         "queues",
         "route",
@@ -58,6 +59,7 @@ class PublishInfo:
             for broker_name, count in self.write_counts.items()
             for queue_id in range(count)
         )
+        self.headers: dict[MessageQueue, dict[str, str]] = {}  # Kept for the producer's next send.
         self._turn = rng.randrange(1 << 31)
 
     def next(self, *, avoid: str | None = None) -> MessageQueue:
@@ -72,6 +74,10 @@ class PublishInfo:
                     return queue
         self._turn = turn + 1
         return queues[turn % len(queues)]
+
+    def give_back(self) -> None:
+        """The last turn was not used after all."""
+        self._turn -= 1
 
     def next_available(self, table: LatencyTable) -> MessageQueue:
         """The queue whose turn it is among brokers that are not paused, or the least bad one."""
