@@ -70,6 +70,11 @@ CLOSED = {
 }
 
 
+def our_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    # In debug mode asyncio adds a line of its own when the machine is busy.
+    return [r.getMessage() for r in caplog.records if r.name.startswith("skylark")]
+
+
 async def assert_undisturbed(listener: Listener, bystander: Raw) -> None:
     assert (await bystander.ask(Command(ECHO, 1, body=b"still here"))).body == b"still here"
     await until(lambda: len(listener.links) == 1)
@@ -95,8 +100,8 @@ def test_what_is_no_frame_is_closed_with_one_line_and_nobody_else_notices(
                 await assert_undisturbed(listener, bystander)
 
     run(loop_name, main())
-    assert len(caplog.records) == 1
-    assert len(caplog.text) < 400
+    (line,) = our_lines(caplog)
+    assert len(line) < 300
 
 
 def test_good_requests_before_a_bad_frame_are_answered(loop_name: str) -> None:
@@ -217,7 +222,7 @@ def test_connections_beyond_the_cap_are_refused(
                 assert (await again.ask(Command(ECHO))).code == 0
 
     run(loop_name, main())
-    assert len(caplog.records) == 20
+    assert len(our_lines(caplog)) == 20
 
 
 def test_two_thousand_idle_connections_are_held_cheaply(loop_name: str) -> None:
