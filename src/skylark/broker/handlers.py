@@ -42,7 +42,7 @@ class Handlers:
     """Request code → who serves it, by the way in which requests are handed over."""
 
     typed: Typed = field(default_factory=dict)
-    raw: dict[int, Callable[[Command, Peer], Command | Deferred | None]] = field(
+    raw: dict[int, Callable[[Command, Peer], Command | bytes | Deferred | None]] = field(
         default_factory=dict
     )
     batches: dict[int, Callable[[list[Command], Peer], Answers | Deferred]] = field(

@@ -6,7 +6,7 @@ from ..errors import LocalProtocolError
 from ..model.message import HostAddress
 from ..protocol.exchange import Peer
 from ..protocol.record import pack_host
-from .config import LiveConfig
+from .config import BrokerConfig, LiveConfig
 
 _UNKNOWN_HOST = pack_host("0.0.0.0", 0)  # noqa: S104 - a peer without an address, in tests
 
@@ -19,6 +19,8 @@ class Identity:
         self._live = live
         self._ip = ip
         self._born_hosts: dict[Peer, bytes] = {}
+        self._traced: BrokerConfig | None = None
+        self._trace_fields: dict[str, str] = {}
         self.bind(port)
 
     def bind(self, port: int) -> None:
@@ -41,12 +43,15 @@ class Identity:
         return self._live.current.broker_cluster_name
 
     def trace_fields(self) -> dict[str, str]:
-        """What every answer to a send carries."""
+        """What every answer to a send carries; not to be changed."""
         config = self._live.current
-        return {
-            "MSG_REGION": config.region_id,
-            "TRACE_ON": "true" if config.trace_on else "false",
-        }
+        if config is not self._traced:
+            self._traced = config
+            self._trace_fields = {
+                "MSG_REGION": config.region_id,
+                "TRACE_ON": "true" if config.trace_on else "false",
+            }
+        return self._trace_fields
 
     def born_host(self, peer: Peer) -> bytes:
         """A peer's address as records hold it."""

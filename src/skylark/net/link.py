@@ -442,7 +442,12 @@ class Link(asyncio.Protocol):
             if outcome is None:
                 continue
             if not isinstance(outcome, Command):
-                if isinstance(outcome, Deferred):
+                if isinstance(outcome, bytes):
+                    if not command.flag & 2:
+                        self._add_answers(outcome)
+                        if self._out_bytes >= self._flush_bytes:
+                            self._flush()
+                elif isinstance(outcome, Deferred):
                     self._defer(outcome)
                 else:
                     self._begin_later(command, outcome)

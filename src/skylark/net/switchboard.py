@@ -30,6 +30,8 @@ REMARK_CHARS_MAX = 1024
 
 Later = Coroutine[Any, Any, Response | None]
 Handle = Callable[[Any, Peer], Response | Later | None]
+RawHandle = Callable[[Command, Peer], Command | bytes | Deferred | None]
+BatchHandle = Callable[[list[Command], Peer], Answers | Deferred]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Handler:
 class RawHandler:
     """How one request code is served that reads its fields itself."""
 
-    handle: Callable[[Command, Peer], Command | Deferred | None]
+    handle: RawHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class BatchHandler:
     Answers nothing for oneway requests.
     """
 
-    handle: Callable[[list[Command], Peer], Answers | Deferred]
+    handle: BatchHandle
 
 
 AnyHandler = Handler | RawHandler | BatchHandler
@@ -75,9 +77,9 @@ class Switchboard:
         on_disconnect: Callable[[Peer], None] = _ignore,
     ) -> None:
         self._handlers: dict[int, Handler] = {}
-        self._raw: dict[int, Callable[[Command, Peer], Command | Deferred | None]] = {}
+        self._raw: dict[int, RawHandle] = {}
         # Request code → who serves it in batches.
-        self.batches: dict[int, Callable[[list[Command], Peer], Answers | Deferred]] = {}
+        self.batches: dict[int, BatchHandle] = {}
         for code, handler in handlers.items():
             if isinstance(handler, BatchHandler):
                 self.batches[int(code)] = handler.handle
@@ -95,7 +97,7 @@ class Switchboard:
         except Exception as error:
             return [refusal(command, peer, error) for command in commands if not command.is_oneway]
 
-    def begin(self, command: Command, peer: Peer) -> Command | Deferred | Later | None:
+    def begin(self, command: Command, peer: Peer) -> Command | bytes | Deferred | Later | None:
         """Serve a request: the answer, None where none is due, or a coroutine for finish()."""
         raw = self._raw.get(command.code)
         if raw is not None:

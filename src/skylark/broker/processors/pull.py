@@ -28,12 +28,14 @@ from ...protocol.codes import ResponseCode
 from ...protocol.command import Command
 from ...protocol.exchange import Deferred, Peer
 from ...protocol.hashes import tag_hash
-from ...protocol.headers import PullMessageRequest
+from ...protocol.headers import PullMessageRequest, PullMessageResponse
 from ...protocol.properties import encode_properties
 from ...store import GetResult, GetStatus, MessageFilter, MessageStore, PutMessage
+from .. import fast_path
 from ..arrivals import Arrivals, Waiter
 from ..clients import Clients
 from ..config import LiveConfig
+from ..fast_path import PullFields
 from ..groups import GroupTable
 from ..identity import Identity
 from ..observer import Observer
@@ -101,9 +103,11 @@ class PullProcessor:
         self._filters: dict[tuple[str, ...], MessageFilter] = {}
         self._events: dict[tuple[str, str, int], int] = {}
 
-    def pull(self, command: Command, peer: Peer) -> Command | Deferred | None:
+    def pull(self, command: Command, peer: Peer) -> Command | bytes | Deferred | None:
         """Serve PULL_MESSAGE and LITE_PULL_MESSAGE."""
-        header = PullMessageRequest.from_fields(command.fields)
+        header = fast_path.read_pull(command.fields)
+        if header is None:
+            header = _typed(command)
         pull = self._checked(command, header, peer)
         found = self._get(pull)
         if header.sys_flag & _COMMIT:
@@ -112,21 +116,21 @@ class PullProcessor:
             )
         code = self._code(pull, found)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND:
-            held = self._hold(pull, header.suspend_timeout_millis)
+            held = self._hold(pull, header.suspend_ms)
             if held is not None:
                 return held
         return self._answer(pull, found, code)
 
     # Checks.
 
-    def _checked(self, command: Command, header: PullMessageRequest, peer: Peer) -> Pull:
+    def _checked(self, command: Command, header: PullFields, peer: Peer) -> Pull:
         config = self._live.current
         if not config.broker_permission & 4:
             raise BrokerError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_name}] pulling message is forbidden",
             )
-        group = self._groups.require(header.consumer_group)
+        group = self._groups.require(header.group)
         if not group.consume_enable:
             raise BrokerError(
                 ResponseCode.NO_PERMISSION,
@@ -148,7 +152,7 @@ class PullProcessor:
                 f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{peer.address}]",
             )
-        if header.max_msg_nums <= 0:
+        if header.count_max <= 0:
             raise InvalidHeader("PullMessageRequest", "maxMsgNums", "must be positive")
         return Pull(
             command,
@@ -156,13 +160,13 @@ class PullProcessor:
             group,
             topic.name,
             header.queue_id,
-            header.queue_offset,
-            min(header.max_msg_nums, COUNT_MAX),
+            header.offset,
+            min(header.count_max, COUNT_MAX),
             self._filter(header, group, peer),
         )
 
     def _filter(
-        self, header: PullMessageRequest, group: SubscriptionGroupConfig, peer: Peer
+        self, header: PullFields, group: SubscriptionGroupConfig, peer: Peer
     ) -> MessageFilter | None:
         if header.sys_flag & _SUBSCRIPTION:
             self._refuse_expressions(header.expression_type)
@@ -178,7 +182,7 @@ class PullProcessor:
         return self._tag_filter(subscription.tags)
 
     def _subscription(
-        self, header: PullMessageRequest, group: SubscriptionGroupConfig, peer: Peer
+        self, header: PullFields, group: SubscriptionGroupConfig, peer: Peer
     ) -> Subscription:
         name = group.group_name
         members = self._clients.consumer_group(name)
@@ -240,7 +244,7 @@ class PullProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         return code
 
-    def _answer(self, pull: Pull, found: GetResult, code: int) -> Command:
+    def _answer(self, pull: Pull, found: GetResult, code: int) -> Command | bytes:
         group, topic, queue_id = pull.group.group_name, pull.topic, pull.queue_id
         if code == ResponseCode.SUCCESS:
             self._observer.delivered(group, topic, queue_id, found.message_count, found.byte_count)
@@ -248,17 +252,19 @@ class PullProcessor:
             self._observer.missed(group, topic, queue_id)
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 self._note_moved(pull, found)
-        return pull.command.reply(
-            code,
-            found.status,
-            {
-                "suggestWhichBrokerId": self._suggestion(pull, found),
-                "nextBeginOffset": str(found.next_offset),
-                "minOffset": str(found.min_offset),
-                "maxOffset": str(found.max_offset),
-            },
-            found.body if code == ResponseCode.SUCCESS else b"",
+        chunks = found.chunks if code == ResponseCode.SUCCESS else ()
+        suggestion, status = self._suggestion(pull, found), found.status.value
+        offsets = (found.next_offset, found.min_offset, found.max_offset)
+        frame = fast_path.pull_answer(pull.command, code, status, suggestion, offsets, chunks)
+        if frame is not None:
+            return frame
+        header = PullMessageResponse(
+            suggest_which_broker_id=int(suggestion),
+            next_begin_offset=found.next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
         )
+        return pull.command.reply(code, status, header.to_fields(), b"".join(chunks))
 
     def _suggestion(self, pull: Pull, found: GetResult) -> str:
         if not self._live.current.slave_read_enable:
@@ -299,7 +305,8 @@ class PullProcessor:
         if deferred.is_done:
             return
         found = self._get(pull)
-        deferred.answer((self._answer(pull, found, self._code(pull, found)),))
+        answer = self._answer(pull, found, self._code(pull, found))
+        deferred.answer(answer if isinstance(answer, bytes) else (answer,))
 
     # Offsets that are not there.
 
@@ -336,3 +343,20 @@ class PullProcessor:
                 )
             ]
         )
+
+
+def _typed(command: Command) -> PullFields:
+    header = PullMessageRequest.from_fields(command.fields)
+    return PullFields(
+        header.consumer_group,
+        header.topic,
+        header.queue_id,
+        header.queue_offset,
+        header.max_msg_nums,
+        header.sys_flag,
+        header.commit_offset,
+        header.suspend_timeout_millis,
+        header.subscription,
+        header.sub_version,
+        header.expression_type,
+    )

@@ -42,6 +42,7 @@ from ...model.topic import (
     TopicFilterType,
     is_retry_topic,
 )
+from ...model.version import DataVersion
 from ...protocol.batch import decode_batch, join_properties
 from ...protocol.codes import RequestCode, ResponseCode
 from ...protocol.command import Command
@@ -55,8 +56,9 @@ from ...protocol.properties import (
     require_sound_properties,
 )
 from ...store import FlushDiskType, MessageStore, PutMessage, PutResult, PutStatus
-from .. import retry
-from ..config import LiveConfig
+from .. import fast_path, retry
+from ..config import BrokerConfig, LiveConfig
+from ..fast_path import SendContext
 from ..flow import FlowControl
 from ..groups import GroupTable
 from ..identity import Identity
@@ -139,6 +141,9 @@ class SendProcessor:
         self._observer = observer
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._level_max = len(store.config.delay_levels_ms)
+        self._plain_version: DataVersion | None = None
+        self._plain_config: BrokerConfig | None = None
+        self._plain_topics: dict[str, int] = {}
         self._cluster = encode_text(
             format_properties({Property.CLUSTER: live.current.broker_cluster_name})
         )
@@ -152,10 +157,16 @@ class SendProcessor:
             for _ in commands:
                 self._observer.refused(refusal[1].partition("]")[0].removeprefix("["))
             return [self.refuse(command, *refusal) for command in commands if not command.flag & 2]
+        born_host = self._identity.born_host(peer)
+        messages: list[PutMessage] = []
+        queue_ids: list[int] = []
+        at = fast_path.plain_sends(commands, 0, self._context(born_host), messages, queue_ids)
+        if at == len(commands):
+            return self._send_plain(commands, messages, queue_ids)
         answers: list[Command] = []
         stored: list[Stored] = []
-        waiting: list[tuple[Command, int, PutMessage]] = []
-        born_host = self._identity.born_host(peer)
+        waiting = list(zip(commands, queue_ids, messages, strict=False))
+        del commands[:at]
         for command in commands:
             try:
                 header = read_header(command)
@@ -173,13 +184,80 @@ class SendProcessor:
         self._append(waiting, stored)
         return self._answer(stored, answers)
 
+    def _context(self, born_host: bytes) -> SendContext:
+        config, version = self._live.current, self._topics.version
+        if version is not self._plain_version or config is not self._plain_config:
+            self._plain_version, self._plain_config = version, config
+            self._plain_topics = self._find_plain_topics()
+        return SendContext(
+            self._plain_topics,
+            self._cluster,
+            born_host,
+            self._identity.store_host,
+            self._store.config.max_message_size,
+        )
+
+    def _find_plain_topics(self) -> dict[str, int]:
+        """The topics that can be sent to without further checks, with their queues."""
+        config = self._live.current
+        if config.start_accept_send_request_time_stamp > 0:
+            return {}
+        return {
+            topic.name: max(topic.write_queue_nums, topic.read_queue_nums)
+            for topic in self._topics.topics.values()
+            if topic.name not in UNSENDABLE_TOPICS
+            and not is_retry_topic(topic.name)
+            and topic.filter_type is TopicFilterType.SINGLE_TAG
+            and (config.broker_permission & 2 or not topic.order)
+        }
+
+    def _send_plain(
+        self, commands: list[Command], messages: list[PutMessage], queue_ids: list[int]
+    ) -> Answers | Deferred:
+        results = self._store.put(messages)
+        self._count(messages, results)
+
+        def answers(status: PutStatus | None = None) -> Answers:
+            if status is None:
+                identity = self._identity
+                frames = fast_path.stored_answers(
+                    commands, 0, queue_ids, results, identity.id_prefix, identity.trace_fields()
+                )
+                if frames is not None:
+                    return frames
+            stored = [
+                Stored(command, queue_id, (result,))
+                for command, queue_id, result in zip(commands, queue_ids, results, strict=True)
+            ]
+            return self._answers(stored, status)
+
+        if self._is_sync:
+            end = max(result.end for result in results)
+            if end > 0 and not self._store.is_flushed(end):
+                return self.defer_until_flushed(end, len(commands), answers)
+        return answers()
+
+    def _count(self, messages: list[PutMessage], results: list[PutResult]) -> None:
+        """Report what was stored, once for each run of messages of one topic."""
+        topic, count, size_bytes = "", 0, 0
+        for message, result in zip(messages, results, strict=True):
+            if message.topic != topic:
+                if count:
+                    self._observer.stored(topic, count, size_bytes)
+                topic, count, size_bytes = message.topic, 0, 0
+            if result.status is PutStatus.PUT_OK:
+                count += 1
+                size_bytes += result.size_bytes
+        if count:
+            self._observer.stored(topic, count, size_bytes)
+
     def _append(self, waiting: list[tuple[Command, int, PutMessage]], stored: list[Stored]) -> None:
         if not waiting:
             return
-        results = self._store.put([message for _, _, message in waiting])
-        for (command, queue_id, message), result in zip(waiting, results, strict=True):
-            if result.status is PutStatus.PUT_OK:
-                self._observer.stored(message.topic, 1, result.size_bytes)
+        messages = [message for _, _, message in waiting]
+        results = self._store.put(messages)
+        self._count(messages, results)
+        for (command, queue_id, _), result in zip(waiting, results, strict=True):
             stored.append(Stored(command, queue_id, (result,)))
         waiting.clear()
 
