@@ -1,23 +1,59 @@
-"""The client layer: where the name servers are."""
+"""The client layer: name-server addresses, sessions, producers and consumers."""
 
-from .addresses import (
-    Address,
-    AddressBook,
-    AddressList,
-    AddressSource,
-    HttpFetch,
-    address_url,
-    find_addresses,
-    parse_addresses,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Address",
-    "AddressBook",
-    "AddressList",
-    "AddressSource",
-    "HttpFetch",
-    "address_url",
-    "find_addresses",
-    "parse_addresses",
-]
+from ..lazy import front_door
+
+if TYPE_CHECKING:
+    from .addresses import Address as Address
+    from .addresses import AddressBook as AddressBook
+    from .addresses import AddressList as AddressList
+    from .addresses import AddressSource as AddressSource
+    from .addresses import HttpFetch as HttpFetch
+    from .addresses import address_url as address_url
+    from .addresses import find_addresses as find_addresses
+    from .addresses import parse_addresses as parse_addresses
+    from .config import ClientConfig as ClientConfig
+    from .facade import Client as Client
+    from .hooks import CommunicationMode as CommunicationMode
+    from .hooks import ForbiddenHook as ForbiddenHook
+    from .hooks import RpcHook as RpcHook
+    from .hooks import SendContext as SendContext
+    from .hooks import SendHook as SendHook
+    from .latency import POLICY_4_9 as POLICY_4_9
+    from .latency import POLICY_5 as POLICY_5
+    from .latency import LatencyPolicy as LatencyPolicy
+    from .producer import Producer as Producer
+    from .producer import ProducerConfig as ProducerConfig
+    from .producer import SendCallback as SendCallback
+    from .queue_choice import QueueSelector as QueueSelector
+    from .queue_choice import select_by_hash as select_by_hash
+    from .queue_choice import select_by_random as select_by_random
+    from .receipts import SendReceipt as SendReceipt
+    from .session import ConsumerMember as ConsumerMember
+    from .session import ProducerMember as ProducerMember
+    from .session import Session as Session
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "addresses": (
+                "Address",
+                "AddressBook",
+                "AddressList",
+                "AddressSource",
+                "HttpFetch",
+                "address_url",
+                "find_addresses",
+                "parse_addresses",
+            ),
+            "config": ("ClientConfig",),
+            "facade": ("Client",),
+            "hooks": ("CommunicationMode", "ForbiddenHook", "RpcHook", "SendContext", "SendHook"),
+            "latency": ("POLICY_4_9", "POLICY_5", "LatencyPolicy"),
+            "producer": ("Producer", "ProducerConfig", "SendCallback"),
+            "queue_choice": ("QueueSelector", "select_by_hash", "select_by_random"),
+            "receipts": ("SendReceipt",),
+            "session": ("ConsumerMember", "ProducerMember", "Session"),
+        },
+    )
