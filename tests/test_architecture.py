@@ -27,6 +27,7 @@ LAYERS = {
     "broker": {"store", "replication", "remote", "filter", "protocol"},
     "client": {"remote", "net", "filter", "protocol"},
     "admin": {"client", "remote"},
+    "compat": {"client", "sync", "remote", "protocol"},
     "console": {"admin", "client"},
     "spark": {"admin", "client"},
     "cli": {"admin", "client", "nameserver", "broker", "store", "console", "spark", "net"},
