@@ -3,9 +3,12 @@
     with skylark.sync.connect("127.0.0.1:9876") as mq:
         with mq.producer("orders") as producer:
             receipt = producer.send(Message("OrderTopic", b"..."))
+        with mq.consumer("billing", {"OrderTopic": "Paid || Refund"}) as consumer:
+            for message in consumer:
+                ...
 
 All work is done by one thread of its own with a private event loop; the caller's thread waits for
-it. Callbacks run on that thread and must not block.
+it. Callbacks run on that thread and must not block; handlers of consumers have their own threads.
 
     after fork, in the child     what it held from the parent is left alone: the parent still uses
                                  it. The first call in the child connects anew, with a client id
@@ -19,22 +22,34 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from .client.connect import connect as _connect
 from .client.facade import Client as _Client
+from .client.group_consumer import GroupConsumer as _GroupConsumer
+from .client.lite_pull_consumer import POLL_TIMEOUT_MS
+from .client.lite_pull_consumer import LitePullConsumer as _LitePullConsumer
 from .client.producer import Producer as _Producer
 from .client.producer import SendCallback
+from .client.pull_consumer import PullConsumer as _PullConsumer
+from .client.pull_consumer import PullResult
+from .client.push_consumer import MessageHandler
+from .client.push_consumer import PushConsumer as _PushConsumer
 from .client.queue_choice import QueueSelector
 from .client.receipts import SendReceipt
+from .client.received import ReceivedMessage
+from .client.subscriptions import Expression, Subscriptions
+from .client.verdicts import RetryLater, ToDlq, Verdict
 from .errors import ClientClosed
 from .model.message import Message, StoredMessage
 from .model.queue import MessageQueue
 
 _T = TypeVar("_T")
+_C = TypeVar("_C", bound=_GroupConsumer)
 
 STOP_TIMEOUT_S: Final = 30.0
 
@@ -65,6 +80,19 @@ class _Runtime:
             coroutine.close()
             raise ClientClosed("the client has ended", hint="connect again")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def tell(self, action: Callable[[], _T]) -> _T:
+        """Run a function on the loop and wait for it."""
+
+        async def run() -> _T:
+            return action()
+
+        return self.call(run())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Close the client and end the thread."""
@@ -114,7 +142,7 @@ class Client:
         self._runtime: _Runtime | None = None
         self._is_open = False
         self._lock = threading.Lock()
-        _clients.add(self)
+        _forked.add(self)
 
     def __enter__(self) -> Self:
         self.open()
@@ -148,7 +176,43 @@ class Client:
 
     def producer(self, group: str, **settings: Any) -> Producer:
         """Make a producer; settings are those of ProducerConfig."""
-        return Producer(self, group, settings)
+        what = f"producer {group!r}"
+        return Producer(self, what, lambda client: client.producer(group, **settings))
+
+    def consumer(
+        self,
+        group: str,
+        subscriptions: Subscriptions,
+        handler: MessageHandler | None = None,
+        **settings: Any,
+    ) -> PushConsumer:
+        """Make a consumer with a handler, or to iterate over; takes what Client.consumer takes."""
+        return PushConsumer(
+            self,
+            f"consumer of {group!r}",
+            lambda client: client.consumer(group, subscriptions, handler, **settings),
+        )
+
+    def lite_pull_consumer(
+        self, group: str, subscriptions: Subscriptions | None = None, **settings: Any
+    ) -> LitePullConsumer:
+        """Make a consumer that polls; takes what Client.lite_pull_consumer takes."""
+        return LitePullConsumer(
+            self,
+            f"consumer of {group!r}",
+            lambda client: client.lite_pull_consumer(group, subscriptions, **settings),
+        )
+
+    def pull_consumer(
+        self, group: str, topics: Iterable[str] = (), **settings: Any
+    ) -> PullConsumer:
+        """Make a consumer that reads queues offset by offset."""
+        kept = tuple(topics)
+        return PullConsumer(
+            self,
+            f"consumer of {group!r}",
+            lambda client: client.pull_consumer(group, kept, **settings),
+        )
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that may be read; raises NoRoute."""
@@ -215,17 +279,32 @@ class Client:
         self._runtime = None
 
 
-class Producer:
-    """Sends messages from any thread; a context manager. Use mq.producer(group) to make one."""
+class _Started(Protocol):
+    """What producers and consumers have in common."""
 
-    def __init__(self, client: Client, group: str, settings: dict[str, Any]) -> None:
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def close(self) -> None:
+        """End."""
+        ...
+
+
+_M = TypeVar("_M", bound=_Started)
+
+
+class _Member(Generic[_M]):
+    """A producer or consumer of this process, made anew after a fork."""
+
+    def __init__(self, client: Client, what: str, make: Callable[[_Client], _M]) -> None:
         self._client = client
-        self._group = group
-        self._settings = settings
-        self._opened: tuple[_Runtime, _Producer] | None = None
+        self._what = what
+        self._make = make
+        self._opened: tuple[_Runtime, _M] | None = None
         self._is_open = False
         self._lock = threading.Lock()
-        _clients.add(self)
+        _forked.add(self)
 
     def __enter__(self) -> Self:
         self.start()
@@ -240,7 +319,7 @@ class Producer:
         self.close()
 
     def start(self) -> None:
-        """Begin; a producer that was closed may be started again."""
+        """Begin; what was closed may be started again."""
         self._is_open = True
         self._current()
 
@@ -249,8 +328,38 @@ class Producer:
         with self._lock:
             self._is_open = False
             opened, self._opened = self._opened, None
-        if opened is not None and opened[0].pid == os.getpid():
+        if opened is not None and opened[0].pid == os.getpid() and opened[0].is_running:
             opened[0].call(opened[1].close())
+
+    def _current(self) -> tuple[_Runtime, _M]:
+        """The member of this process, made and started if there is none yet."""
+        with self._lock:
+            if not self._is_open:
+                raise ClientClosed(f"{self._what} is not open", hint="use it inside its `with`")
+            runtime = self._client._current()
+            if self._opened is None or self._opened[0] is not runtime:
+                made = runtime.tell(lambda: self._make(runtime.client))
+                runtime.call(made.start())
+                self._opened = (runtime, made)
+            return self._opened
+
+    def _do(self, action: Callable[[_M], Coroutine[Any, Any, _T]]) -> _T:
+        """Have the member do something, and wait for it."""
+        runtime, member = self._current()
+        return runtime.call(action(member))
+
+    def _tell(self, action: Callable[[_M], _T]) -> _T:
+        """Have something done to the member by its own thread, that does not wait."""
+        runtime, member = self._current()
+        return runtime.tell(lambda: action(member))
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._opened = None
+
+
+class Producer(_Member[_Producer]):
+    """Sends messages from any thread; a context manager. Use mq.producer(group) to make one."""
 
     def send(
         self,
@@ -373,24 +482,213 @@ class Producer:
         runtime, producer = self._current()
         return runtime.call(producer.fetch_queues(topic))
 
-    def _current(self) -> tuple[_Runtime, _Producer]:
-        """The producer of this process, made and started if there is none yet."""
-        with self._lock:
-            if not self._is_open:
-                raise ClientClosed(
-                    f"producer {self._group!r} is not open",
-                    hint="use it inside `with mq.producer(...)`",
-                )
-            runtime = self._client._current()
-            if self._opened is None or self._opened[0] is not runtime:
-                made = runtime.client.producer(self._group, **self._settings)
-                runtime.call(made.start())
-                self._opened = (runtime, made)
-            return self._opened
 
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._opened = None
+class _Consumer(_Member[_C]):
+    """What all consumers have in common."""
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that this member has now."""
+        return self._tell(lambda consumer: consumer.assignment)
+
+    def subscribe(self, topic: str, expression: Expression = None) -> None:
+        """Want a topic, or want something else of it."""
+        self._do(lambda consumer: consumer.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want a topic no more."""
+        self._do(lambda consumer: consumer.unsubscribe(topic))
+
+    def suspend(self) -> None:
+        """Stop taking messages for a while."""
+        self._tell(lambda consumer: consumer.suspend())
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._tell(lambda consumer: consumer.resume())
+
+    def rewind(self, topic: str, at_ms: int) -> dict[MessageQueue, int]:
+        """Set this member's queues of a topic to a time; return where each stands then."""
+        return self._do(lambda consumer: consumer.rewind(topic, at_ms))
+
+
+class PushConsumer(_Consumer[_PushConsumer]):
+    """Hands messages to a handler, or to whoever iterates; use mq.consumer to make one.
+
+    Asking for the next message commits the one before. Several threads may iterate.
+    """
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        runtime, consumer = self._current()
+        messages = consumer.__aiter__()
+
+        async def take() -> ReceivedMessage | None:
+            try:
+                return await messages.__anext__()
+            except StopAsyncIteration:
+                return None
+
+        while (message := runtime.call(take())) is not None:
+            message.settled_by(_FromThread(runtime, consumer))
+            yield message
+
+    def wait_closed(self) -> None:
+        """Wait until the consumer has ended, however that comes."""
+        self._do(lambda consumer: consumer.wait_closed())
+
+    def retry(
+        self,
+        message: ReceivedMessage,
+        delay: timedelta | float | None = None,
+        *,
+        level: int | None = None,
+    ) -> None:
+        """A message failed: have it delivered again later."""
+        verdict = RetryLater(delay, level=level).verdict
+        self._do(lambda consumer: consumer.settle(message, verdict))
+
+    def dead_letter(self, message: ReceivedMessage) -> None:
+        """A message can never succeed: move it to the group's dead letters."""
+        verdict = ToDlq().verdict
+        self._do(lambda consumer: consumer.settle(message, verdict))
+
+
+class _FromThread:
+    """Carries word of a message from the thread that handled it to its consumer."""
+
+    def __init__(self, runtime: _Runtime, consumer: _PushConsumer) -> None:
+        self._runtime = runtime
+        self._consumer = consumer
+
+    def acknowledge(self, message: ReceivedMessage) -> None:
+        """It is done."""
+        self._runtime.tell(lambda: self._consumer.acknowledge(message))
+
+    async def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
+        """It shall come again, or never."""
+        await self._consumer.settle(message, verdict)
+
+
+class LitePullConsumer(_Consumer[_LitePullConsumer]):
+    """Polls for messages; use mq.lite_pull_consumer to make one."""
+
+    def poll(
+        self, timeout_ms: int = POLL_TIMEOUT_MS, *, count_max: int | None = None
+    ) -> list[ReceivedMessage]:
+        """Wait for messages of one queue; what the poll before returned counts as done now."""
+        return self._do(lambda consumer: consumer.poll(timeout_ms, count_max=count_max))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues and no others, whatever the rest of the group does."""
+        self._do(lambda consumer: consumer.assign(queues))
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset that the next poll of a queue begins with."""
+        return self._tell(lambda consumer: consumer.position(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on reading a queue elsewhere."""
+        self._do(lambda consumer: consumer.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go back to the first message that can still be read."""
+        self._do(lambda consumer: consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Skip everything that is there."""
+        self._do(lambda consumer: consumer.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, at: datetime | int | str) -> None:
+        """Go on with what was stored at a time or later."""
+        self._do(lambda consumer: consumer.seek_to_time(queue, at))
+
+    def offset_for_time(self, queue: MessageQueue, at: datetime | int | str) -> int:
+        """The offset of what was stored at a time or later."""
+        return self._do(lambda consumer: consumer.offset_for_time(queue, at))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return nothing of these queues for a while."""
+        self._tell(lambda consumer: consumer.pause(queues))
+
+    def resume_queues(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again."""
+        self._tell(lambda consumer: consumer.resume_queues(queues))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was polled, or these offsets."""
+        self._do(lambda consumer: consumer.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """How far the group has come in a queue, as the broker knows it."""
+        return self._do(lambda consumer: consumer.committed(queue))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that may be read."""
+        return self._do(lambda consumer: consumer.fetch_queues(topic))
+
+
+class PullConsumer(_Consumer[_PullConsumer]):
+    """Reads queues offset by offset; use mq.pull_consumer to make one."""
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        expression: Expression = None,
+        *,
+        offset: int,
+        count_max: int = 32,
+    ) -> PullResult:
+        """Read messages of a queue; an empty result at once where there are none."""
+        return self._do(
+            lambda consumer: consumer.pull(queue, expression, offset=offset, count_max=count_max)
+        )
+
+    def pull_or_wait(
+        self,
+        queue: MessageQueue,
+        expression: Expression = None,
+        *,
+        offset: int,
+        count_max: int = 32,
+    ) -> PullResult:
+        """Read messages of a queue; where there are none, wait for them at the broker."""
+        return self._do(
+            lambda consumer: consumer.pull_or_wait(
+                queue, expression, offset=offset, count_max=count_max
+            )
+        )
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that may be read."""
+        return self._do(lambda consumer: consumer.fetch_queues(topic))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that can still be read."""
+        return self._do(lambda consumer: consumer.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return self._do(lambda consumer: consumer.max_offset(queue))
+
+    def search_offset(self, queue: MessageQueue, at: datetime | int | str) -> int:
+        """The offset whose message was stored nearest to a time."""
+        return self._do(lambda consumer: consumer.search_offset(queue, at))
+
+    def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
+        """How far the group has come in a queue."""
+        return self._do(lambda consumer: consumer.fetch_offset(queue, from_store=from_store))
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Note how far the group has come, to be committed with the next round."""
+        self._do(lambda consumer: consumer.update_offset(queue, offset))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Commit how far the group has come, now."""
+        self._do(lambda consumer: consumer.commit(queue, offset))
+
+    def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Have a message delivered to the group again later."""
+        self._do(lambda consumer: consumer.send_back(message, delay_level))
 
 
 def connect(namesrv_addr: str | None = None, **options: Any) -> Client:
@@ -402,12 +700,12 @@ def connect(namesrv_addr: str | None = None, **options: Any) -> Client:
     return Client(lambda: _connect(namesrv_addr, **options))
 
 
-_clients: weakref.WeakSet[Client | Producer] = weakref.WeakSet()
+_forked: weakref.WeakSet[Client | _Member[Any]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_clients):
-        client._after_fork()
+    for holder in list(_forked):
+        holder._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from peers import ApacheBroker, ApacheNameServer, JavaClient, MqAdmin, Peers, wa
 
 import skylark
 import skylark.sync
-from skylark import Message, MessageQueue
+from skylark import Message, MessageQueue, ReceivedMessage
 from skylark.errors import BrokerError, ClientError, NoRoute, SendFailed
 from skylark.model.group import Subscription, SubscriptionGroupConfig
 from skylark.model.message import CompressionType
@@ -413,6 +414,49 @@ def test_the_sync_client_does_the_same(apache: Apache) -> None:
         assert mq.view_message(receipt.offset_id).body == b"x"
         futures = [producer.send_async(Message("PySync", b"y")) for _ in range(100)]
         assert {future.result(10).status for future in futures} == {SendStatus.SEND_OK}
+
+
+def test_the_sync_client_consumes_in_every_way(apache: Apache) -> None:
+    topic = "PySyncConsume"
+    with skylark.sync.connect(apache.address) as mq:
+        mq.create_topic(topic, queue_count=2)
+        with mq.producer("py-sync") as producer:
+            for n in range(40):
+                producer.send(Message(topic, b"%d" % n))
+        wanted = {b"%d" % n for n in range(40)}
+        with mq.consumer("py-iterate", {topic: "*"}, consume_from="first") as consumer:
+            seen = set()
+            for message in consumer:
+                seen.add(message.body)
+                if seen == wanted:
+                    message.ack()
+                    break
+            assert consumer.assignment
+        handled: list[bytes] = []
+        done = threading.Event()
+
+        def handle(message: ReceivedMessage) -> None:
+            handled.append(message.body)
+            if set(handled) >= wanted:
+                done.set()
+
+        with mq.consumer("py-handle", {topic: "*"}, handle, consume_from="first"):
+            assert done.wait(30)
+        with mq.lite_pull_consumer("py-poll", {topic: "*"}, consume_from="first") as poller:
+            polled: set[bytes] = set()
+            deadline = time.monotonic() + 30
+            while polled != wanted:
+                assert time.monotonic() < deadline
+                polled |= {message.body for message in poller.poll(1_000)}
+            poller.commit()
+        with mq.pull_consumer("py-pull", [topic]) as puller:
+            pulled = {
+                message.body
+                for queue in puller.fetch_queues(topic)
+                for message in puller.pull(queue, offset=0, count_max=40).messages
+            }
+            assert pulled <= wanted
+            assert len(pulled) > 10
 
 
 def test_tls_is_spoken_where_it_is_wished(apache: Apache) -> None:
