@@ -19,7 +19,7 @@ $(STAMP): $(SOURCES)
 	touch $@
 
 demo: install
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/nameserver_demo.py
 
 # The compiled path first, then the same codecs and servers again on the pure one.
 test: install
@@ -38,6 +38,9 @@ interop: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+campaign: install
+	$(BIN)/python -m tests.campaign.run $(CAMPAIGN)
 
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py --seconds 60
