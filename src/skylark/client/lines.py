@@ -122,6 +122,11 @@ class ConcurrentLine:
             raise LineClosed
         return None
 
+    @property
+    def ready_count(self) -> int:
+        """How many batches wait."""
+        return len(self._ready)
+
     async def wait(self) -> None:
         """Wait until there may be a batch."""
         await self._waiters.wait()

@@ -38,7 +38,7 @@ from ..protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult
 from .consume_hooks import ConsumeContext, ConsumeHook
 from .consumer_config import ConsumerConfig
 from .group_consumer import GroupConsumer, SessionSource, State
-from .lines import ConcurrentLine, LineClosed, OrderlyLine
+from .lines import Batch, ConcurrentLine, LineClosed, OrderlyLine
 from .process_queue import ProcessQueue
 from .received import ReceivedMessage
 from .returns import Returns
@@ -49,6 +49,7 @@ from .verdicts import DONE, SUSPEND_MS_MAX, SUSPEND_MS_MIN, Fate, Signal, Verdic
 
 logger = logging.getLogger(__name__)
 
+THREAD_BATCHES_MAX: Final = 32
 YIELD_EVERY: Final = 64  # Batches after which other tasks get their turn, if handlers never wait.
 TIMEOUT_DELAY_LEVEL: Final = 3
 WATCH_EVERY_MS_MAX: Final = 60_000
@@ -130,11 +131,17 @@ class PushConsumer(GroupConsumer):
             raise
 
     def _background(self) -> Iterable[Coroutine[Any, Any, None]]:
-        if self._call is not None:
-            self._workers = [
-                self._tasks.spawn(self._work(self._call)) for _ in range(self.config.concurrency)
-            ]
-            yield self._watch_handlers()
+        call, line, threads = self._call, self._line, self._threads
+        if call is None:
+            return
+        for _ in range(self.config.concurrency):
+            is_plain = self.config.rate_max is None and not self._hooks
+            if threads is not None and isinstance(line, ConcurrentLine) and is_plain:
+                work = self._work_in_thread(line, threads)
+            else:
+                work = self._work(call)
+            self._workers.append(self._tasks.spawn(work))
+        yield self._watch_handlers()
 
     async def _drain(self) -> None:
         self._line.close()
@@ -182,9 +189,9 @@ class PushConsumer(GroupConsumer):
     def _make_call(self) -> _Call | None:
         if self._handler is None and self._batch_handler is None:
             return None
-        function: Callable[..., Any] = self._handler or cast(BatchHandler, self._batch_handler)
+        function = self._function
         if _is_coroutine_function(function):
-            return function
+            return cast(_Call, function)
         self._threads = ThreadPoolExecutor(
             self.config.concurrency, thread_name_prefix=f"skylark-{self.name}"
         )
@@ -195,6 +202,63 @@ class PushConsumer(GroupConsumer):
             return cast(Said, await asyncio.get_running_loop().run_in_executor(self._threads, run))
 
         return call_in_thread
+
+    @property
+    def _function(self) -> Callable[[Any], Any]:
+        return cast(Callable[[Any], Any], self._handler or self._batch_handler)
+
+    async def _work_in_thread(self, line: ConcurrentLine, threads: ThreadPoolExecutor) -> None:
+        """Hand batches to a thread, several in one go while more wait than there are workers.
+
+        Going to a thread and back costs more than most handlers do.
+        """
+        loop, clock = asyncio.get_running_loop(), self._clock
+        while True:
+            try:
+                batch = line.take()
+                if batch is None:
+                    await line.wait()
+                    continue
+            except LineClosed:
+                return
+            batches = [batch]
+            share = min(THREAD_BATCHES_MAX, line.ready_count // self.config.concurrency)
+            while len(batches) < share and (batch := line.take()) is not None:
+                batches.append(batch)
+            try:
+                run = functools.partial(contextvars.copy_context().run, self._run_batches, batches)
+                verdicts = await loop.run_in_executor(threads, run)
+                for (queue, messages), (verdict, cost_ms) in zip(batches, verdicts, strict=True):
+                    if verdict is None:
+                        continue  # The queue left while the batch waited its turn.
+                    self._count(queue, len(messages), verdict, cost_ms)
+                    if verdict is DONE:
+                        line.finish(queue, messages)
+                    else:
+                        await self._settle(queue, messages, verdict)
+            finally:
+                for queue, _ in batches:
+                    line.back(queue, clock.monotonic_ms())
+
+    def _run_batches(self, batches: list[Batch]) -> list[tuple[Verdict | None, int]]:
+        """Call the handler, in a thread; nothing of the consumer's own is changed here."""
+        function, clock = self._function, self._clock
+        takes_list = self._batch_handler is not None
+        verdicts: list[tuple[Verdict | None, int]] = []
+        for queue, messages in batches:
+            if queue.is_leaving or queue.is_dropped or self._closing.is_set():
+                verdicts.append((None, 0))
+                continue
+            started_ms = clock.monotonic_ms()
+            for message in messages:
+                message.started_at_ms = started_ms
+            try:
+                said = function(messages if takes_list else messages[0])
+                verdict = DONE if said is None or said == DONE else cast(Verdict, said)
+            except Exception as error:
+                verdict = self._verdict_of(error, queue, messages)
+            verdicts.append((verdict, clock.monotonic_ms() - started_ms))
+        return verdicts
 
     async def _work(self, call: _Call) -> None:
         line, clock = self._line, self._clock
