@@ -105,15 +105,18 @@ class Contender:
 
 def contenders(peers: Peers, *, pure: bool) -> list[Contender]:
     """Return who runs."""
+    # An installed package has its byte code beside it; one that may not write any compiles all of
+    # it at every start, which is no figure of the server's.
+    compiled_once = {"PYTHONDONTWRITEBYTECODE": ""}
     chosen = [
-        Contender(OURS, OurNameServer),
+        Contender(OURS, lambda home: OurNameServer(home, environment=compiled_once)),
         Contender(APACHE, lambda home: ApacheNameServer(peers, home, java_options=_AS_SHIPPED)),
         Contender(
             APACHE_SMALL, lambda home: ApacheNameServer(peers, home, java_options=_SMALL_HEAP)
         ),
     ]
     if pure:
-        environment = {"SKYLARK_PURE": "1"}
+        environment = {**compiled_once, "SKYLARK_PURE": "1"}
         chosen.insert(1, Contender(PURE, lambda home: OurNameServer(home, environment=environment)))
     return chosen
 

@@ -1,27 +1,53 @@
 """The log-structured engine: one commit log, everything else derived from it."""
 
-from .append import Arrival, PutMessage, PutResult, PutStatus
-from .config import FlushDiskType, StoreConfig
-from .consume_queue_ext import ExtUnit
-from .files import DiskSpace, Files, OsFiles
-from .message_store import GetResult, GetStatus, MessageFilter, MessageStore, QueryResult
-from .recovery import RecoveryReport
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Arrival",
-    "DiskSpace",
-    "ExtUnit",
-    "Files",
-    "FlushDiskType",
-    "GetResult",
-    "GetStatus",
-    "MessageFilter",
-    "MessageStore",
-    "OsFiles",
-    "PutMessage",
-    "PutResult",
-    "PutStatus",
-    "QueryResult",
-    "RecoveryReport",
-    "StoreConfig",
-]
+from ..lazy import front_door
+
+if TYPE_CHECKING:
+    from .append import Arrival as Arrival
+    from .append import PutMessage as PutMessage
+    from .append import PutResult as PutResult
+    from .append import PutStatus as PutStatus
+    from .config import FlushDiskType as FlushDiskType
+    from .config import StoreConfig as StoreConfig
+    from .consume_queue_ext import ExtUnit as ExtUnit
+    from .files import DiskSpace as DiskSpace
+    from .files import Files as Files
+    from .files import OsFiles as OsFiles
+    from .message_store import GetResult as GetResult
+    from .message_store import GetStatus as GetStatus
+    from .message_store import MessageFilter as MessageFilter
+    from .message_store import MessageStore as MessageStore
+    from .message_store import QueryResult as QueryResult
+    from .recovery import RecoveryReport as RecoveryReport
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "append": (
+                "Arrival",
+                "PutMessage",
+                "PutResult",
+                "PutStatus",
+            ),
+            "config": (
+                "FlushDiskType",
+                "StoreConfig",
+            ),
+            "consume_queue_ext": ("ExtUnit",),
+            "files": (
+                "DiskSpace",
+                "Files",
+                "OsFiles",
+            ),
+            "message_store": (
+                "GetResult",
+                "GetStatus",
+                "MessageFilter",
+                "MessageStore",
+                "QueryResult",
+            ),
+            "recovery": ("RecoveryReport",),
+        },
+    )
