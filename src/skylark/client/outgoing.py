@@ -207,7 +207,8 @@ def require_one_kind(messages: Sequence[Message]) -> None:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _check_topic(topic: str) -> None:
+def check_topic(topic: str) -> None:
+    """Raise InvalidName or InvalidMessage for a topic that may not be sent to."""
     check_topic_name(topic)
     if topic in UNSENDABLE_TOPICS:
         raise InvalidMessage(
@@ -218,7 +219,7 @@ def _check_topic(topic: str) -> None:
 
 def check_message(message: Message, topic: str, message_bytes_max: int) -> None:
     """Raise InvalidMessage or InvalidName for a message that no broker would take."""
-    _check_topic(topic)
+    check_topic(topic)
     if not message.body:
         raise InvalidMessage("the message has no body", hint="give at least one byte")
     if len(message.body) > message_bytes_max:
@@ -236,7 +237,8 @@ def properties_text(
         not message.properties
         and extra is None
         and not message.delay_level
-        and is_batchable(message)
+        and message.delay_ms is None
+        and message.deliver_at_ms is None
     ):
         # The common case. A Message has already refused separators in its tag and keys.
         text = f"UNIQ_KEY\x01{message_id}\x02{_WAIT_TEXT[message.wait_stored]}"

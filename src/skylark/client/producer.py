@@ -56,7 +56,7 @@ from .latency import POLICY_4_9, LatencyPolicy, LatencyTable
 from .outgoing import (
     MESSAGE_BYTES_MAX,
     Outgoing,
-    check_message,
+    check_topic,
     entry_of,
     is_batchable,
     join_batch,
@@ -68,6 +68,7 @@ from .pipelining import PipelinedLink
 from .queue_choice import PublishInfo, QueueSelector, hash_position
 from .receipts import SendReceipt
 from .request_reply import reply_to, request_properties
+from .routes import TOPICS_MAX
 from .session import Session
 from .trace import INNER_GROUP, TraceWriter
 
@@ -239,10 +240,6 @@ class Producer:
     def group(self) -> str:
         """Its group, as brokers know it."""
         return self._group
-
-    @property
-    def _has_watchers(self) -> bool:
-        return bool(self._send_hooks or self._forbidden_hooks or self._latency is not None)
 
     @property
     def latency_table(self) -> LatencyTable | None:
@@ -702,14 +699,16 @@ class Producer:
         topic = message.topic
         info = self._publish.get(topic)
         if (
-            self._has_watchers
-            or info is None
+            info is None
             or info.is_borrowed
             or info.route is not self._session.routes.known(topic)
             or not 0 < len(message.body) < self._hot_bytes_max
+            or self._send_hooks
+            or self._forbidden_hooks
+            or self._latency is not None
         ):
             return None
-        check_message(message, topic, self._hot_bytes_max)
+        check_topic(topic)
         queue = info.next()
         link = self._session.channels.ready_link(info.addresses.get(queue.broker_name, ""))
         if link is None:
@@ -767,6 +766,9 @@ class Producer:
                 ),
                 code=ResponseCode.TOPIC_NOT_EXIST,
             ) from cause
+        if len(self._publish) >= TOPICS_MAX:
+            self._publish.clear()  # All can be found again; nobody sends to so many at once.
+            self._settled_ms.clear()
         self._publish[topic] = info
         return info
 

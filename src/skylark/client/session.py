@@ -62,7 +62,7 @@ from .channels import ClientChannels
 from .config import DEFAULT_INSTANCE_NAME, ClientConfig
 from .hooks import RpcHook
 from .request_reply import ReplyTable
-from .routes import RouteCache
+from .routes import TOPICS_MAX, RouteCache
 
 logger = logging.getLogger(__name__)
 
@@ -369,6 +369,8 @@ class Session:
         doubted_ms = self._doubted_ms.get(topic)
         if not self._is_open or (doubted_ms is not None and now_ms - doubted_ms < ROUTE_DOUBT_MS):
             return
+        if len(self._doubted_ms) >= TOPICS_MAX:
+            self._doubted_ms.clear()
         self._doubted_ms[topic] = now_ms
         self.spawn(self._refresh_route(topic))
 
