@@ -207,6 +207,6 @@ class OsStoreMachine(StoreMachine):
 
 
 TestSimulatedDisk = SimStoreMachine.TestCase
-TestSimulatedDisk.settings = settings(max_examples=60, stateful_step_count=25)
+TestSimulatedDisk.settings = settings(max_examples=100, stateful_step_count=30)
 TestRealDisk = OsStoreMachine.TestCase
 TestRealDisk.settings = settings(max_examples=15, stateful_step_count=15)
