@@ -822,7 +822,7 @@ def scan_records(
             _read(memory, at, end, &record)
             and record.physical_offset == file_start + at
             and record.stored_at_ms != 0
-            and record.queue_offset >= 0
+            and 0 <= record.queue_offset <= (1LL << 58)
             and record.queue_id >= 0
         )
         if ordinary:

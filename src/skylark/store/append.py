@@ -53,6 +53,7 @@ _LONG = struct.Struct(">q")
 
 FILLER_SIZE = 2**31 - 1  # The size in entries that stand before a queue's first message.
 EXT_ADDRESS_MAX = -(2**31) - 1  # Tag codes up to this are addresses in the ext file.
+QUEUE_OFFSET_MAX = 1 << 58  # Entries beyond would have no position.
 COPY_BYTES_MAX = 16 << 10  # Larger records are sent from where they lie instead of being copied.
 
 
@@ -590,7 +591,7 @@ def scan_records(
         if (
             info.physical_offset != file_start + at
             or info.stored_at_ms == 0
-            or info.queue_offset < 0
+            or not 0 <= info.queue_offset <= QUEUE_OFFSET_MAX
             or info.queue_id < 0
         ):
             return at, Stop.ILLEGAL, last_stored_ms

@@ -14,7 +14,7 @@
     marks
     0     8     b"SKYLARK1"
     8     4     version of the store, 1
-    12    4     CRC-32 of what follows
+    12    4     CRC-32 of the version and of what follows
     16    8     sequence number; of two sound copies the higher counts
     24    8     physical offset below which the commit log is flushed
     32    8     physical offset below which every consume queue is flushed
@@ -117,7 +117,7 @@ class Checkpoint:
         for place in _PLACES:
             magic, version, crc = _PREFIX.unpack_from(content, place)
             body = content[place + _PREFIX.size : place + _PREFIX.size + _MARKS.size]
-            if magic != _MAGIC or zlib.crc32(body) != crc:
+            if magic != _MAGIC or _checksum(version, body) != crc:
                 continue
             if version > STORE_VERSION:
                 raise StoreTooNew(
@@ -205,7 +205,7 @@ class Checkpoint:
             times.index_ms,
         )
         place = _PLACES[self._sequence % 2]
-        prefix = _PREFIX.pack(_MAGIC, STORE_VERSION, zlib.crc32(body))
+        prefix = _PREFIX.pack(_MAGIC, STORE_VERSION, _checksum(STORE_VERSION, body))
         region.buffer[place : place + _PREFIX.size + _MARKS.size] = prefix + body
         _HEAD.pack_into(region.buffer, 0, times.log_ms, times.queues_ms, times.index_ms)
         self.note_flushed(marks.log_flushed)
@@ -215,3 +215,8 @@ class Checkpoint:
     def close(self) -> None:
         """Unmap."""
         self._region = None
+
+
+def _checksum(version: int, body: bytes) -> int:
+    # With the version, so that a damaged one does not pass for a newer one.
+    return zlib.crc32(body, zlib.crc32(version.to_bytes(4, "big", signed=True)))

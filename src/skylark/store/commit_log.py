@@ -46,6 +46,7 @@ class CommitLog:
         self._files = files
         self._file_bytes = config.mapped_file_size_commit_log
         self._writable = writable
+        self._warms_files = config.warm_maped_file_enable
         self.mapped = MappedFileQueue(
             files,
             RegionCache(_MAPS_MAX),
@@ -228,6 +229,8 @@ class CommitLog:
         path = os.path.join(self.mapped.directory, file_name(start))
         if not self._files.exists(path):
             self._files.create(path, self._file_bytes, reserve=True)
+            if self._warms_files:
+                self._files.map(path, self._file_bytes).populate()
 
     @property
     def wants_next_file(self) -> bool:

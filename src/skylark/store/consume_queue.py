@@ -33,7 +33,7 @@ from .mapped_file import MappedFile, MappedFileQueue, RegionCache
 logger = logging.getLogger(__name__)
 
 _RESERVE_AHEAD = 64 << 10
-_GAP_MAX = 1 << 20  # More missing messages in a row than any accident but a damaged record makes.
+_GAP_MAX = 1 << 12  # More missing messages in a row than any accident but a damaged record makes.
 _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 

@@ -15,6 +15,7 @@ Three rules live here and nowhere else:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -31,6 +32,7 @@ from ..errors import StoreFull, StoreLocked, StoreUnreadable
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _ZERO_CHUNK = bytes(1 << 20)
+_MADV_POPULATE_WRITE = 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Region(Protocol):
 
     def zero(self, start: int, end: int) -> None:
         """Fill with zeros, touching only what may hold something else."""
+        ...
+
+    def populate(self) -> None:
+        """Fault all pages in, so that the first writes need not; from any thread."""
         ...
 
     def sync(self) -> None:
@@ -236,6 +242,14 @@ class OsRegion:
             if at < stop:
                 yield at, stop
             at = stop
+
+    def populate(self) -> None:
+        # Through ctypes, because mmap.madvise holds the GIL for what may take seconds. Kernels
+        # before 5.14 refuse, and then the pages come when they are written.
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(self.size_bytes), _MADV_POPULATE_WRITE
+        )
 
     def sync(self) -> None:
         with _os_errors(self.path, "flush"):

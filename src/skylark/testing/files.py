@@ -126,6 +126,9 @@ class SimRegion:
     def zero(self, start: int, end: int) -> None:
         self.buffer[start:end] = bytes(end - start)
 
+    def populate(self) -> None:
+        pass  # Memory is memory.
+
     def sync(self) -> None:
         self._files._check("sync", self.path)
         self._files._note_writes(self._inode, self.path)

@@ -159,6 +159,26 @@ def test_making_a_file_ahead_of_need_on_a_full_disk_is_no_error_yet(files):
     assert len(files.list_names("/d/commitlog")) == 1
 
 
+def test_a_file_made_ahead_can_be_warmed(tmp_path):
+    from skylark.store.files import OsFiles
+
+    config = dataclasses.replace(
+        TINY, store_path_root_dir=str(tmp_path), warm_maped_file_enable=True,
+        mapped_file_size_commit_log=1 << 20,
+    )  # fmt: skip
+    os_files = OsFiles()
+    os_files.make_directory(config.commit_log_directory)
+    log = CommitLog(os_files, config)
+    log.load()
+    log.roll()
+    log.prepare_next_file()
+    assert os_files.list_names(config.commit_log_directory) == [
+        "00000000000000000000",
+        "00000000000001048576",
+    ]
+    assert os_files.read(log.mapped.directory + "/00000000000001048576") == bytes(1 << 20)
+
+
 def test_only_whole_records_that_say_where_they_lie_can_be_read(files):
     log = open_log(files)
     log.roll()
@@ -631,8 +651,8 @@ def test_a_store_of_a_newer_version_is_refused(files):
     for place in (512, 1024):
         if content[place : place + 8] == b"SKYLARK1":
             content[place + 8 : place + 12] = (2).to_bytes(4, "big")
-            body = bytes(content[place + 16 : place + 104])
-            content[place + 12 : place + 16] = zlib.crc32(body).to_bytes(4, "big")
+            covered = content[place + 8 : place + 12] + content[place + 16 : place + 104]
+            content[place + 12 : place + 16] = zlib.crc32(covered).to_bytes(4, "big")
     files.overwrite("/d/checkpoint", 0, bytes(content))
     with pytest.raises(StoreTooNew, match="version 2"):
         loaded(files)
