@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pathlib
 import random
 from collections import Counter
 
@@ -23,6 +24,8 @@ from skylark.client.allocation import (
     room_of_broker_name,
 )
 from skylark.model.queue import MessageQueue
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "allocation-4.9.8.txt"
 
 
 def queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:
@@ -201,3 +204,15 @@ def test_sticky_is_even_and_moves_much_less_than_averagely() -> None:
         least += sum(32 // size for size in range(2, 9))
     assert moved["STICKY"] < least * 1.35
     assert moved["STICKY"] < moved["AVG"] * 0.75
+
+
+def test_shares_are_those_that_java_gives() -> None:
+    strategies = {one.name: one for one in (Averagely(), AveragelyByCircle(), ConsistentHash())}
+    lines = [line for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == 60
+    for line in lines:
+        name, count, members, client_id, *expected = line.split()
+        ids = [f"10.0.0.{n}@{n * 7919}#{n * 1234567}" for n in range(int(members))]
+        places = [*queues(int(count)), *queues(int(count), "broker-b")]
+        got = allocate_sorted(strategies[name], "g", client_id, places, ids)
+        assert [f"{place.broker_name}/{place.queue_id}" for place in got] == expected
