@@ -58,6 +58,7 @@ class Flusher:
         self._waiters: list[_Waiter] = []
         self._waiter_count = 0
         self._executor: ThreadPoolExecutor | None = None
+        self._has_failed = False
         self._flush_count = 0
         self._last_flush_ms = 0
         self._longest_flush_ms = 0
@@ -155,19 +156,32 @@ class Flusher:
         assert self._executor is not None
         started = self._clock.monotonic_ms()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, work.run)
-            finish(work)
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+            if self._store.failure is None:
+                finish(work)
         except StoreError as error:
-            self._store.fail(error)
-            self._release(self._closed(error))
-            if self.on_failure is not None:
-                self.on_failure(error)
+            if self._store.failure is None:
+                self._store.fail(error)
+                self._release(self._closed(error))
+                if self.on_failure is not None:
+                    self.on_failure(error)
+        if self._store.failure is not None:
             return False
         self._last_flush_ms = self._clock.monotonic_ms() - started
         self._longest_flush_ms = max(self._longest_flush_ms, self._last_flush_ms)
         self._flush_count += 1
         self._release()
         return True
+
+    def _do(self, work: FlushWork) -> None:
+        """On the thread: one flush; none after one that failed, not even if it waited in line."""
+        if self._has_failed:
+            raise StoreClosed("a flush has failed before")
+        try:
+            work.run()
+        except BaseException:
+            self._has_failed = True
+            raise
 
     async def _flush_log(self) -> None:
         thorough_at = self._clock.monotonic_ms()
