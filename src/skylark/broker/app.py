@@ -408,6 +408,7 @@ async def _serve(config: BrokerConfig) -> int:
     async with broker:
         gc.collect()
         gc.freeze()  # What is there now stays: the collector need not look at it again.
+        gc.enable()
         print(broker.boot_line, flush=True)
         await stop.wait()
         has_failed = broker.has_failed

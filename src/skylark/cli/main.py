@@ -6,6 +6,7 @@ skylark config explain … a noun and a verb: typer, built only when asked for
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] and arguments[0] in ROLES:
+        gc.disable()  # Nothing becomes garbage while modules load; a server that is up enables it.
         module, _ = ROLES[arguments[0]]
         code: int = importlib.import_module(module).main(
             arguments[1:], program=f"skylark {arguments[0]}"

@@ -202,6 +202,7 @@ async def _serve(plan: Plan) -> int:
             brokers.append(await stack.enter_async_context(os_broker(config)))
         gc.collect()
         gc.freeze()  # What is there now stays: the collector need not look at it again.
+        gc.enable()
         shown = "".join(f", broker {broker.name} {broker.address}" for broker in brokers)
         print(
             f"skylark is up: name server {name_server.address}{shown}, data {plan.data}", flush=True

@@ -155,6 +155,7 @@ async def _serve(config: NameServerConfig) -> None:
     async with server:
         gc.collect()
         gc.freeze()  # What is there now stays: the collector need not look at it again.
+        gc.enable()
         http = server.address_service_address
         more = f", address service {http}" if http else ""
         print(
