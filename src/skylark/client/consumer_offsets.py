@@ -74,10 +74,8 @@ class RemoteOffsets:
                 hint="wait for it to register again",
             )
         offset = await self._session.broker(address).query_consumer_offset(self._group, queue)
-        if offset is not None and offset >= 0:
-            self._kept[queue] = offset
-            return offset
-        return None
+        # It is not noted as kept: brokers answer 0 for a young queue without keeping anything.
+        return offset if offset is not None and offset >= 0 else None
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these."""

@@ -47,7 +47,6 @@ from ..protocol.bodies import (
     ConsumeResult,
     ConsumerRunningInfo,
 )
-from ..protocol.command import VERSION
 from .config import DEFAULT_INSTANCE_NAME
 from .consumer_config import ConsumerConfig
 from .consumer_offsets import ConsumerOffsets, LocalOffsets, RemoteOffsets
@@ -77,6 +76,8 @@ DRAIN_POLL_MS: Final = 5
 # A broker may serve a pull that takes our progress along after a commit that was sent later. So a
 # last commit keeps this distance from the last pull.
 COMMIT_DISTANCE_MS: Final = 20
+
+CLIENT_VERSION: Final = "V4_9_8"  # What RocketMQ calls the version number of our commands.
 
 SessionSource = Callable[[str], Awaitable[Session]]
 QueueListener = Callable[[str, frozenset[MessageQueue], frozenset[MessageQueue]], None]
@@ -449,7 +450,7 @@ class GroupConsumer(ABC):
                 "PROP_THREADPOOL_CORE_SIZE": str(self.config.concurrency),
                 "PROP_CONSUMEORDERLY": "true" if self.config.orderly else "false",
                 "PROP_CONSUME_TYPE": self.consume_type.value,
-                "PROP_CLIENT_VERSION": f"V{VERSION // 100}_{VERSION % 100 // 10}_{VERSION % 10}",
+                "PROP_CLIENT_VERSION": CLIENT_VERSION,
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_at_ms),
             },
             subscriptions=tuple(self._subscriptions.values()),
@@ -498,7 +499,7 @@ class GroupConsumer(ABC):
         await self._rebalance()
 
     def broker_in_trouble(self, address: str) -> None:
-        """A broker did not answer."""
+        """A broker is gone."""
         self._members.trouble(address)
 
     def commit_noted(self, queue: MessageQueue, offset: int) -> None:

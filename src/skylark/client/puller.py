@@ -23,7 +23,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ..clock import Clock
-from ..errors import BrokerError, InvalidBody, RemoteProtocolError, TransportError
+from ..errors import (
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidBody,
+    RemoteProtocolError,
+    TransportError,
+)
 from ..model.group import Subscription
 from ..model.message import Property, StoredMessage
 from ..model.queue import MessageQueue
@@ -66,7 +73,7 @@ class PullOwner(Protocol):
         ...
 
     def broker_in_trouble(self, address: str) -> None:
-        """A broker did not answer."""
+        """A broker is gone."""
         ...
 
     def commit_noted(self, queue: MessageQueue, offset: int) -> None:
@@ -166,7 +173,8 @@ class Puller:
             return self._take(answer, offset, is_master)
         except TransportError as error:
             self._avoided[address] = self._clock.monotonic_ms() + AVOID_MS
-            self._owner.broker_in_trouble(address)
+            if isinstance(error, ConnectFailed | ConnectionLost):
+                self._owner.broker_in_trouble(address)
             self._session.doubt_route(queue.queue.topic)
             return self._say(error)
         except BrokerError as error:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ..errors import BrokerError, InvalidBody, TransportError
+from ..errors import BrokerError, ConnectFailed, ConnectionLost, InvalidBody, TransportError
 from ..model.group import Subscription
 from ..model.queue import MessageQueue
 from .allocation import AllocationStrategy, allocate_sorted
@@ -34,7 +34,7 @@ class Members:
         self._group = group
         self._known: frozenset[str] = frozenset()
         self._before: frozenset[str] = frozenset()
-        self._trouble_ms: dict[str, int] = {}  # Address → when it last did not answer.
+        self._trouble_ms: dict[str, int] = {}  # Address → when it was last gone.
         self.in_grace = False  # Whether the last answer may have been short.
 
     @property
@@ -48,7 +48,7 @@ class Members:
         return self._known < self._before
 
     def trouble(self, address: str) -> None:
-        """A broker did not answer: when it does, its list may be short for a while."""
+        """A broker was gone: when it is back, its list may be short for a while."""
         self._trouble_ms[address] = self._session.clock.monotonic_ms()
 
     def _is_settled(self, address: str) -> bool:
@@ -86,7 +86,8 @@ class Members:
             logger.warning(
                 "group=%s broker=%s get consumer id list failed: %s", self._group, address, error
             )
-            self.trouble(address)
+            if isinstance(error, ConnectFailed | ConnectionLost):
+                self.trouble(address)  # One that is only slow has forgotten nobody.
             return None
 
 

@@ -928,7 +928,7 @@ def test_operators_see_what_a_consumer_does(world: World) -> None:
         assert abs(queue.last_pull_timestamp - world.clock.now_ms()) < 20_000
         assert info.properties["PROP_CONSUMEORDERLY"] == "false"
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-        assert info.properties["PROP_CLIENT_VERSION"] == "V4_0_9"
+        assert info.properties["PROP_CLIENT_VERSION"] == "V4_9_8"
         assert {one.topic for one in info.subscriptions} == {"Orders", "%RETRY%billing"}
         assert info.statuses["Orders"].pull_tps > 0
         assert info.jstack
