@@ -54,6 +54,7 @@ from .offsets import ConsumerOffsets
 from .parts import Parts
 from .processors.heartbeat import HeartbeatProcessor
 from .registration import Registration
+from .stats import SAMPLE_MS, Both, BrokerStats
 from .topics import TopicTable
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Broker:
         self._files = files
         self._rng = rng
         self._host_ip = host_ip
-        self._observer = observer or Observer()
+        self._observer = observer
         self._on_config = on_config
         self._parts = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
@@ -162,9 +163,7 @@ class Broker:
         parts = self.parts = self._build(store, flusher)
         stack.callback(_save, parts)
         await stack.enter_async_context(flusher.running())
-        await stack.enter_async_context(
-            Retention(store, clock, undelivered_from=parts.delay.undelivered_from).running()
-        )
+        await stack.enter_async_context(parts.retention.running())
         channels = await stack.enter_async_context(
             Channels(
                 self._network,
@@ -178,6 +177,7 @@ class Broker:
         for timer in (
             scope.spawn(self._save_offsets(parts)),
             scope.spawn(self._drop_expired(parts)),
+            scope.spawn(self._sample_stats(parts)),
         ):
             stack.callback(timer.cancel)
         await self._listen(stack, parts)
@@ -255,6 +255,7 @@ class Broker:
                 group is None or group.notify_consumer_ids_changed_enable
             )
 
+        stats = BrokerStats(clock, cluster=config.broker_cluster_name)
         return Parts(
             live=live,
             identity=Identity(live, ip=self._host_ip, port=config.listen_port),
@@ -268,13 +269,16 @@ class Broker:
             arrivals=arrivals,
             delay=delay,
             flow=FlowControl(live, store, clock),
-            observer=self._observer,
+            observer=stats if self._observer is None else Both(stats, self._observer),
+            stats=stats,
             store=store,
             flusher=flusher,
+            retention=Retention(store, clock, undelivered_from=delay.undelivered_from),
             files=files,
             clock=clock,
             rng=self._rng,
             booted_at_ms=clock.now_ms(),
+            on_config=self._config_changed,
         )
 
     # While it runs.
@@ -297,6 +301,16 @@ class Broker:
             await self._clock.sleep_ms(self._live.current.client_scan_interval_ms)
             parts.clients.drop_expired()
             parts.locks.drop_expired()
+
+    async def _sample_stats(self, parts: Parts) -> None:
+        while True:
+            await self._clock.sleep_ms(SAMPLE_MS)
+            parts.stats.sample()
+
+    def _config_changed(self, config: BrokerConfig) -> None:
+        self._on_config(config)
+        if self._registration is not None:
+            self._registration.register_soon()  # Permissions are part of a registration.
 
     def _server_lost(self, peer: Peer) -> None:
         if self._registration is not None:

@@ -8,6 +8,8 @@
     36              a message to be retried                  processors/sendback.py
     41 42           queue locks                              processors/lock.py
     324 325         replies to requests                      processors/reply.py
+    12 33 321       messages by key, by id, by place         processors/query.py
+    17 21 … 329     what operators ask                       processors/admin/
 
 Codes and remarks are RocketMQ 4.9.8's. Where we differ, docs/compatibility.md says so. Codes that
 are not here are answered REQUEST_CODE_NOT_SUPPORTED.
@@ -25,10 +27,12 @@ from ..protocol.command import Command
 from ..protocol.exchange import Answers, Deferred, Peer, Response
 from ..protocol.header import Header
 from .parts import Parts
+from .processors import admin
 from .processors.heartbeat import HeartbeatProcessor
 from .processors.lock import LockProcessor
 from .processors.offset import OffsetProcessor
 from .processors.pull import PullProcessor
+from .processors.query import QueryProcessor
 from .processors.reply import ReplyProcessor
 from .processors.send import SendProcessor
 from .processors.sendback import SendBackProcessor
@@ -113,8 +117,13 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         clients=parts.clients,
         locks=parts.locks,
     )
+    queries = QueryProcessor(parts.live, store=parts.store, clients=parts.clients)
     code = RequestCode
     typed: Typed = {
+        **admin.table(parts),
+        code.QUERY_MESSAGE: (headers.QueryMessageRequest, queries.query),
+        code.VIEW_MESSAGE_BY_ID: (headers.ViewMessageRequest, queries.view),
+        code.QUERY_CONSUME_QUEUE: (headers.QueryConsumeQueueRequest, queries.consume_queue),
         code.QUERY_CONSUMER_OFFSET: (headers.QueryConsumerOffsetRequest, offsets.query),
         code.UPDATE_CONSUMER_OFFSET: (headers.UpdateConsumerOffsetRequest, offsets.update),
         code.SEARCH_OFFSET_BY_TIMESTAMP: (headers.SearchOffsetRequest, offsets.search),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..clock import Clock
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
+from ..store.retention import Retention
 from .arrivals import Arrivals
 from .clients import Clients
-from .config import LiveConfig
+from .config import BrokerConfig, LiveConfig
 from .delay import DelayService
 from .flow import FlowControl
 from .groups import GroupTable
@@ -18,6 +20,7 @@ from .identity import Identity
 from .locks import QueueLocks
 from .observer import Observer
 from .offsets import ConsumerOffsets
+from .stats import BrokerStats
 from .topics import TopicTable
 
 
@@ -36,9 +39,13 @@ class Parts:
     delay: DelayService
     flow: FlowControl
     observer: Observer
+    stats: BrokerStats
     store: MessageStore
     flusher: Flusher
+    retention: Retention
     files: Files
     clock: Clock
     rng: random.Random
     booted_at_ms: int
+    # Told of settings that changed while the broker runs.
+    on_config: Callable[[BrokerConfig], None]
