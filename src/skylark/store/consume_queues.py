@@ -137,6 +137,7 @@ class ConsumeQueues:
         queue = self._new(topic, queue_id)
         try:
             queue.load()
+            queue.drop_unfinished_files()
             if physical_limit > self._log.start:
                 self._require_files(queue)
             queue.find_end_below(physical_limit)

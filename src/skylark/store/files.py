@@ -65,7 +65,7 @@ class Region(Protocol):
         """Make sure that bytes below end have disk blocks; StoreFull if there is no room."""
         ...
 
-    def data_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of a range that may hold something other than zeros, in order."""
         ...
 
@@ -146,8 +146,11 @@ class Files(Protocol):
         """Names in a directory, sorted; nothing where there is no directory."""
         ...
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory and those above it, where missing; durable when this returns."""
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
+        """Make a directory and those above it, where missing.
+
+        Unless durable is False, they survive a power cut when this returns.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -224,12 +227,15 @@ class OsRegion:
         for at, stop in self.data_ranges(start, end):
             while at < stop:
                 size = min(stop - at, len(_ZERO_CHUNK))
-                self.buffer[at : at + size] = _ZERO_CHUNK[:size]
+                if self.buffer[at : at + size] != _ZERO_CHUNK[:size]:
+                    self.buffer[at : at + size] = _ZERO_CHUNK[:size]
                 at += size
 
-    def data_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        # Holes and blocks that were reserved and never written; where the file system cannot tell,
-        # all of it.
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        # Holes and blocks that were reserved and never written are passed over; where the file
+        # system cannot tell, nothing is. All at once: touching the end of a range reads ahead, and
+        # what was read ahead counts as data, so asking on the way would lead to the file's end.
+        found = []
         at = start
         while at < end:
             try:
@@ -237,11 +243,12 @@ class OsRegion:
                 stop = min(end, os.lseek(self._descriptor, at, os.SEEK_HOLE))
             except OSError as error:
                 if error.errno == errno.ENXIO:  # No data from here to the end.
-                    return
+                    break
                 stop = end
             if at < stop:
-                yield at, stop
+                found.append((at, stop))
             at = stop
+        return found
 
     def populate(self) -> None:
         # Through ctypes, because mmap.madvise holds the GIL for what may take seconds. Kernels
@@ -371,7 +378,7 @@ class OsFiles:
         except OSError as error:
             raise store_error(path, "list", error) from error
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         missing = []
         while path and not os.path.isdir(path):
             missing.append(path)
@@ -383,7 +390,8 @@ class OsFiles:
                 except FileExistsError:
                     if not os.path.isdir(directory):
                         raise
-            self.sync_directory(os.path.dirname(directory) or ".")
+            if durable:
+                self.sync_directory(os.path.dirname(directory) or ".")
 
     def remove(self, path: str) -> None:
         with _os_errors(path, "remove"), contextlib.suppress(FileNotFoundError):

@@ -153,7 +153,7 @@ class FlushWork:
         """Sync everything, then write the checkpoint that says so."""
         for region in self.regions:
             region.sync()
-        for directory in self.directories:
+        for directory in dict.fromkeys(self.directories):  # Each once, inner ones first.
             assert self.sync_directory is not None
             self.sync_directory(directory)
         if self.save is not None:
@@ -497,7 +497,7 @@ class MessageStore:
             assert cursor.owner is not None
             if cursor.write_at - cursor.dirty_from >= least:
                 regions += cursor.owner.dirty_regions()
-                directories += cursor.owner.mapped.take_unsynced_directory()
+                directories += cursor.owner.unsynced_directories()
             else:
                 kept.append(cursor)
         self.queues.dirty[:] = kept

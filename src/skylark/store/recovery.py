@@ -45,6 +45,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, bytes done and bytes in all."""
 
 _FILES_CHECKED = 3  # At least; as many as RocketMQ checks after a clean stop.
+_MANY_QUEUES = 1_000
 _DISPATCH_STEP = 64 << 20
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
 _INT = struct.Struct(">i")
@@ -135,9 +136,12 @@ def make_plan(store: MessageStore, was_clean: bool, report: RecoveryReport) -> R
     if marks is not None and log.start <= marks.queues_flushed <= log.mapped.end:
         is_clean = was_clean and marks.is_clean
         start = min(_file_start(store, marks.queues_flushed), third_last)
+        # Dispatching again opens every queue that it meets. After a clean stop there is no need
+        # for it, only more certainty, which is too dear with tens of thousands of queues.
+        is_lazy = is_clean and len(store.queues.names) > _MANY_QUEUES
         return RecoveryPlan(
             check_from=start,
-            build_from=start,
+            build_from=marks.queues_flushed if is_lazy else start,
             queues_flushed=marks.queues_flushed,
             is_clean=is_clean,
         )
@@ -278,7 +282,7 @@ def _bytes_behind(store: MessageStore, end: int) -> int:
     for file in reversed(store.log.mapped.files):
         if file.end <= end:
             break
-        ranges = list(file.region.data_ranges(max(end - file.start, 0), file.size_bytes))
+        ranges = file.region.data_ranges(max(end - file.start, 0), file.size_bytes)
         for first, stop in reversed(ranges):
             for start in reversed(range(first, stop, step)):
                 chunk = bytes(file.buffer[start : min(start + step, stop)])

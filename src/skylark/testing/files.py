@@ -26,6 +26,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from ..errors import StoreError, StoreFull, StoreLocked, StoreUnreadable
@@ -119,9 +120,8 @@ class SimRegion:
         self._files._check("reserve", self.path)
         assert end <= self.size_bytes
 
-    def data_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        if start < end:
-            yield start, end
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        return [(start, end)] if start < end else []
 
     def zero(self, start: int, end: int) -> None:
         self.buffer[start:end] = bytes(end - start)
@@ -198,6 +198,10 @@ class SimFiles:
     ) -> None:
         """Make an operation on matching paths fail: after skip successes, times times or ever."""
         self._faults.append(_Fault(operation, pattern, error, skip, times))
+
+    def has_faults_left(self) -> bool:
+        """Whether a fault that was set has not happened as often as it should."""
+        return any(fault.times != 0 for fault in self._faults)
 
     def heal(self) -> None:
         """Forget all faults that were set."""
@@ -327,7 +331,7 @@ class SimFiles:
             }
         )
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         self.observe()
         missing = []
         while path and path not in self._directories:
@@ -338,7 +342,8 @@ class SimFiles:
         for directory in reversed(missing):
             self._check("create", directory)
             self._apply(DiskChange("mkdir", directory))
-            self._apply(DiskChange("sync_directory", os.path.dirname(directory)))
+            if durable:
+                self._apply(DiskChange("sync_directory", os.path.dirname(directory)))
 
     def remove(self, path: str) -> None:
         self.observe()
@@ -531,30 +536,37 @@ class SimFiles:
         self, *, subsets: int = 8, tears: int = 3, seed: int = 0
     ) -> Iterator[tuple[str, SimFiles]]:
         """What a power cut now could leave: each state with a name that says how it came about."""
-        self.observe()
+        for name, make in self.crash_plans(subsets=subsets, tears=tears, seed=seed):
+            yield name, make()
 
-        yield "all persisted", self._after_crash(_newest, _all_names, False)
-        yield "all unsynced lost", self._after_crash(_oldest, _no_names, True)
-        yield "pages lost, names kept", self._after_crash(_oldest, _all_names, False)
+    def crash_plans(
+        self, *, subsets: int = 8, tears: int = 3, seed: int = 0
+    ) -> list[tuple[str, Callable[[], SimFiles]]]:
+        """The same states, each to be made when it is wanted: for those who take a sample."""
+        self.observe()
+        plans: list[tuple[str, Callable[[], SimFiles]]] = []
+
+        def add(name: str, page: _PageChoice, names: _NameChoice, lengths_lost: bool) -> None:
+            plans.append((name, lambda: self._after_crash(page, names, lengths_lost)))
+
+        add("all persisted", _newest, _all_names, False)
+        add("all unsynced lost", _oldest, _no_names, True)
+        add("pages lost, names kept", _oldest, _all_names, False)
         dirty = [(i.number, page) for i in self._inodes.values() for page in i.pending]
         for lost in dirty:
-            yield f"page {lost} lost", self._after_crash(_lose(lost), _all_names, False)
+            add(f"page {lost} lost", _lose(lost), _all_names, False)
+        cuts = range(SECTOR_BYTES, self.page_bytes, SECTOR_BYTES)
         for torn in dirty:
-            cuts = range(SECTOR_BYTES, self.page_bytes, SECTOR_BYTES)
             for at in cuts[:: -(-len(cuts) // tears) or 1]:
-                yield (
-                    f"page {torn} torn at {at}",
-                    self._after_crash(_tear(torn, at), _all_names, False),
-                )
+                add(f"page {torn} torn at {at}", _tear(torn, at), _all_names, False)
         for directory, pending in self._pending_names.items():
             for kept in range(len(pending)):
-                yield (
-                    f"names of {directory} after {kept} lost",
-                    self._after_crash(_newest, _keep_names(directory, kept), False),
-                )
-        rng = random.Random(seed)
+                choice = _keep_names(directory, kept)
+                add(f"names of {directory} after {kept} lost", _newest, choice, False)
         for number in range(subsets):
-            yield f"random subset {number}", self.crash(rng)
+            rng = random.Random(seed * 1000 + number)
+            plans.append((f"random subset {number}", partial(self.crash, rng)))
+        return plans
 
     def _after_crash(
         self,

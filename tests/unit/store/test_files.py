@@ -201,6 +201,18 @@ def test_a_reserved_file_has_all_its_blocks_and_a_sparse_one_gets_them_when_aske
     assert 64 << 10 <= blocks < 1 << 20
 
 
+def test_zeroing_a_reserved_file_does_not_write_all_of_it(tmp_path):
+    files = OsFiles()
+    files.make_directory(str(tmp_path / "d"))
+    files.create(str(tmp_path / "d" / "a"), 256 << 20, reserve=True)
+    region = files.map(str(tmp_path / "d" / "a"), 256 << 20)
+    region.buffer[0:10] = b"x" * 10
+    region.zero(0, 256 << 20)
+    assert is_zero(region, 0, 256 << 20)
+    touched = sum(stop - start for start, stop in region.data_ranges(0, 256 << 20))
+    assert touched <= 128 << 20
+
+
 def test_a_region_leaves_no_descriptor_behind(tmp_path):
     files = OsFiles()
     files.create(str(tmp_path / "a"), 4096, reserve=False)

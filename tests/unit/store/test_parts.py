@@ -271,7 +271,8 @@ def test_the_end_is_found_again(files, count):
 
 
 def test_after_a_crash_entries_beyond_the_known_offset_are_dropped_durably(files):
-    open_queue(files, fill=13)
+    for directory in open_queue(files, fill=13).unsynced_directories():
+        files.sync_directory(directory)
     queue = reopened(files)
     queue.find_end_below(700)
     assert queue.max_offset == 7
