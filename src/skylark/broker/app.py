@@ -163,7 +163,7 @@ class Broker:
         parts = self.parts = self._build(store, flusher)
         stack.callback(_save, parts)
         await stack.enter_async_context(flusher.running())
-        await stack.enter_async_context(parts.retention.running())
+        await stack.enter_async_context(_as_it_was_raised(parts.retention.running()))
         channels = await stack.enter_async_context(
             Channels(
                 self._network,
@@ -355,6 +355,20 @@ class Broker:
         if any(link.has_spoken for link in self._listener.links):
             await self._clock.sleep_ms(self._live.current.stop_grace_ms)
         parts.arrivals.close()
+
+
+@contextlib.asynccontextmanager
+async def _as_it_was_raised(
+    part: contextlib.AbstractAsyncContextManager[object],
+) -> AsyncIterator[None]:
+    """Let a single error out of a task group as it went in."""
+    try:
+        async with part:
+            yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from None
 
 
 def _save(parts: Parts) -> None:

@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH_MAX = 64
 _RETRY_MS = 100
-_LOOK_MS_MAX = 1_000  # The wall clock may jump: never sleep longer on its word.
+_LOOK_MS_MAX = 5_000  # The wall clock may jump: never sleep longer on its word.
+_IDLE_MS = 3_600_000
 
 
 class DelayService:
@@ -60,6 +61,9 @@ class DelayService:
         self._delays_ms = store.config.delay_levels_ms
         self._offsets: dict[int, int] = {}  # Level → the next offset to deliver.
         self._seen: dict[int, tuple[int, int]] = {}  # Level → (offset of the head, when it is due).
+        # Level → the wall time at which its head is due; a level without a head is not here.
+        self._heads: dict[int, int] = {}
+        self._looked_ms = 0
         self._delivered_end = 0  # The log up to here holds all copies that offsets count.
         self._is_changed = False
         self._wake = asyncio.Event()
@@ -108,6 +112,7 @@ class DelayService:
         self._arrivals.listen(SCHEDULE_TOPIC, self._arrived)
         for level in self._offsets:
             self._store.watch(SCHEDULE_TOPIC, level - 1)
+            self._heads[level] = 0
         save_at_ms = self._clock.monotonic_ms() + self._save_interval_ms
         while True:
             self._wake.clear()
@@ -128,8 +133,10 @@ class DelayService:
                 continue
 
     def _arrived(self, arrival: Arrival) -> None:
-        if self._offsets.get(arrival.queue_id + 1) == arrival.queue_offset:
-            self._wake.set()  # It is the head of its queue: nobody waits for it yet.
+        level = arrival.queue_id + 1
+        if level in self._offsets and level not in self._heads:
+            self._heads[level] = 0  # It is the head of its queue: nobody waits for it yet.
+            self._wake.set()
 
     async def save(self) -> None:
         """Save how far delivery has come, as far as the copies are on the disk."""
@@ -149,14 +156,19 @@ class DelayService:
 
     def _deliver_due(self) -> int:
         """Deliver what is due; return for how long nothing more will be."""
-        wait_ms = _LOOK_MS_MAX
-        is_waiting = False
-        for level in self._offsets:
+        heads, now_ms = self._heads, self._clock.now_ms()
+        if now_ms < self._looked_ms:  # The wall clock went back, and what we noted means nothing.
+            heads.update(dict.fromkeys(heads, 0))
+        self._looked_ms = now_ms
+        for level in [level for level, due_ms in heads.items() if due_ms <= now_ms]:
             level_wait_ms = self._deliver_level(level)
-            if level_wait_ms is not None:
-                is_waiting = True
-                wait_ms = min(wait_ms, level_wait_ms)
-        return wait_ms if is_waiting else 60_000
+            if level_wait_ms is None:
+                heads.pop(level, None)
+            else:
+                heads[level] = now_ms + level_wait_ms
+        if not heads:
+            return _IDLE_MS
+        return max(0, min(_LOOK_MS_MAX, min(heads.values()) - self._clock.now_ms()))
 
     def _deliver_level(self, level: int) -> int | None:
         """Deliver a batch of one level; return when to look again, None when nothing waits."""
