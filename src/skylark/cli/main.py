@@ -23,7 +23,7 @@ ROLES = {
     "broker": ("skylark.cli.broker", "Run a broker until SIGTERM."),
 }
 # Noun to module; each module has a typer app of its verbs.
-NOUNS = {"config": "skylark.cli.config"}
+NOUNS = {"config": "skylark.cli.config", "store": "skylark.cli.store"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

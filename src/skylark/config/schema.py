@@ -253,10 +253,10 @@ def value_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def safe_text(text: str) -> str:
+def safe_text(text: str, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     """Make text safe and short enough to stand in one line of a message."""
     safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return safe if len(safe) <= _SHOWN_CHARS_MAX else safe[: _SHOWN_CHARS_MAX - 3] + "..."
+    return safe if len(safe) <= chars_max else safe[: chars_max - 3] + "..."
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:

@@ -115,7 +115,7 @@ def test_a_file_that_names_its_own_store_and_a_toml_file_are_left_alone(
 def test_an_unknown_key_is_a_warning_and_the_server_starts(
     started: list[NameServerConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert mqnamesrv.namesrv.main(["--set", "listnPort=5"], program="mqnamesrv") == 0
+    assert namesrv.main(["--set", "listnPort=5"], program="mqnamesrv") == 0
     assert len(started) == 1
     assert capsys.readouterr().err == (
         "mqnamesrv: warning: --set: unknown key listnPort is ignored; did you mean listenPort?\n"
