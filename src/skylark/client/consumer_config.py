@@ -16,6 +16,7 @@ from typing import Final
 
 from ..errors import ConfigError
 from ..model.group import MessageModel
+from ..model.topic import TRACE_TOPIC
 from .allocation import AllocationStrategy, Averagely
 from .process_queue import FlowLimits
 
@@ -51,6 +52,9 @@ class ConsumerConfig:
     pull_threshold_for_queue: int = 1_000
     pull_threshold_bytes_for_queue: int = 100 << 20
     consume_concurrently_max_span: int = 2_000
+    # Traces.
+    enable_msg_trace: bool = False
+    trace_topic: str = TRACE_TOPIC
     # Broadcasting.
     offsets_folder: str = "~/.rocketmq_offsets"
 

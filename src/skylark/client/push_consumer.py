@@ -36,15 +36,18 @@ from ..model.message import Property, StoredMessage
 from ..model.queue import MessageQueue
 from ..protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult
 from .consume_hooks import ConsumeContext, ConsumeHook
+from .consume_trace import ConsumeTrace
 from .consumer_config import ConsumerConfig
 from .group_consumer import GroupConsumer, SessionSource, State
 from .lines import Batch, ConcurrentLine, LineClosed, OrderlyLine
 from .process_queue import ProcessQueue
+from .producer import Producer, ProducerConfig
 from .received import ReceivedMessage
 from .returns import Returns
 from .session import Session
 from .start_point import ConsumeFrom
 from .subscriptions import Subscriptions
+from .trace import INNER_GROUP, TraceWriter
 from .verdicts import DONE, SUSPEND_MS_MAX, SUSPEND_MS_MIN, Fate, Signal, Verdict, verdict_of
 
 logger = logging.getLogger(__name__)
@@ -101,9 +104,11 @@ class PushConsumer(GroupConsumer):
         self._threads: ThreadPoolExecutor | None = None
         self._out: dict[ReceivedMessage, ProcessQueue] = {}  # With those who iterate.
         self._next_slot_ms = 0.0
+        self._tracer: TraceWriter | None = None
+        self._trace_producer: Producer | None = None
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Watch every call of the handler from now on."""
+        """Watch every call of the handler; to be added before the start."""
         self._hooks.append(hook)
 
     async def wait_closed(self) -> None:
@@ -122,6 +127,8 @@ class PushConsumer(GroupConsumer):
         else:
             self._line = ConcurrentLine(batch_size)
         self._call = self._make_call()
+        if config.enable_msg_trace:
+            self._start_tracing(session)
         self._workers: list[asyncio.Task[None]] = []
         self._returns = Returns(session, session.wrap(self.name))
         try:
@@ -142,6 +149,8 @@ class PushConsumer(GroupConsumer):
                 work = self._work(call)
             self._workers.append(self._tasks.spawn(work))
         yield self._watch_handlers()
+        if self._tracer is not None:
+            yield self._tracer.run()
 
     async def _drain(self) -> None:
         self._line.close()
@@ -157,8 +166,25 @@ class PushConsumer(GroupConsumer):
                 task.cancel()
         self._end_threads()
 
+    def _start_tracing(self, session: Session) -> None:
+        number = session.rng.randrange(1 << 16)
+        group = f"{INNER_GROUP}-{self.name}-CONSUME-{number}"
+        self._trace_producer = Producer(session, ProducerConfig(group=group))
+        send = self._trace_producer.send
+        self._tracer = TraceWriter(self.config.trace_topic, send, session.clock)
+        self._hooks = [hook for hook in self._hooks if not isinstance(hook, ConsumeTrace)]
+        self._hooks.append(ConsumeTrace(self._tracer, session.clock, session.rng))
+
+    async def _run(self, ready: asyncio.Future[None]) -> None:
+        if self._trace_producer is not None:
+            await self._trace_producer.start()
+        await super()._run(ready)
+
     async def _leave(self) -> None:
         self._line.close()
+        if self._tracer is not None and self._trace_producer is not None:
+            await self._tracer.flush()
+            await self._trace_producer.close()
         await super()._leave()
         self._out.clear()
 

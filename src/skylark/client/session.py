@@ -128,6 +128,10 @@ class ConsumerMember(Protocol):
         """Consume one message now, because an operator wants to see how that goes."""
         ...
 
+    async def close(self) -> None:
+        """Finish, commit and leave, because the session ends; harmless a second time."""
+        ...
+
 
 class Session:
     """Connections, routes, heartbeats and members; an async context manager."""
@@ -222,6 +226,9 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # A consumer that was not closed would go on for ever, and this would wait for it.
+        for member in list(self._consumers.values()):
+            await member.close()
         self._is_open = False
         await self._parts.__aexit__(kind, error, traceback)
 

@@ -230,6 +230,21 @@ def test_starting_twice_and_using_it_closed_are_errors_and_starting_again_works(
     world.run(main)
 
 
+def test_a_consumer_that_nobody_closed_ends_with_its_session(world: World) -> None:
+    async def main() -> None:
+        handler = Handler()
+        world.broker.put("Orders", 0, b"a")
+        async with world.session() as session:
+            one = consumer(session, handler)
+            await one.start()
+            await world.until(lambda: handler.got)
+        assert one.state is State.SHUTDOWN_ALREADY
+        assert world.broker.offsets["billing", "Orders", 0] == 1
+        assert world.broker.unregistered == [("10.0.1.1@c1", "billing")]
+
+    world.run(main)
+
+
 def test_bad_names_and_settings_are_refused_when_it_is_made(world: World) -> None:
     session = world.session()
     with pytest.raises(InvalidName):
@@ -1125,5 +1140,39 @@ def test_a_consumer_with_a_handler_is_not_iterated(world: World) -> None:
         async with world.session() as session, consumer(session, Handler()) as one:
             with pytest.raises(ClientError, match="has a handler"):
                 aiter(one)
+
+    world.run(main)
+
+
+# Traces.
+
+
+def test_every_handled_message_leaves_two_traces(world: World) -> None:
+    async def main() -> None:
+        world.broker.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+        handler = Handler(bad=lambda message: None if message.reconsume_times else RetryLater())
+        async with (
+            world.session() as session,
+            consumer(session, handler, enable_msg_trace=True),
+        ):
+            world.broker.put("Orders", 0, b"good", KEYS="k1 k2")
+            await world.until(lambda: handler.got)
+            world.broker.put("Orders", 0, b"bad", MSG_REGION="r1")
+            world.broker.put("Orders", 0, b"untraced", TRACE_ON="false")
+            await world.until(lambda: len(handler.got) == 4)
+        stored = world.broker.queues["RMQ_SYS_TRACE_TOPIC", 0]
+        lines = [
+            record.split("\x01")
+            for one in stored
+            for record in one["body"].decode().split("\x02")
+            if record
+        ]
+        assert [line[0] for line in lines] == ["SubBefore", "SubAfter"] * 3
+        before, after = lines[0], lines[1]
+        assert (before[2], before[3], before[6], before[7]) == ("null", "billing", "0", "k1 k2")
+        assert before[5] == handler.got[0].message_id
+        assert (after[1], after[2], after[4]) == (before[4], before[5], "true")
+        assert (lines[2][2], lines[3][4], lines[3][6]) == ("r1", "false", "4")
+        assert (lines[4][6], lines[5][4]) == ("1", "true")
 
     world.run(main)

@@ -67,6 +67,9 @@ class Consumer:
         self.consumed.append(message.body)
         return ConsumeMessageDirectlyResult(ConsumeResult.CR_SUCCESS)
 
+    async def close(self) -> None:
+        return
+
 
 def record(**properties: str) -> bytes:
     return encode_record(
