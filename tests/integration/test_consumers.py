@@ -13,6 +13,7 @@ from consumer_cluster import running_cluster
 
 import skylark
 from skylark import Message, ReceivedMessage, RetryLater, ToDlq, compat
+from skylark.client.push_consumer import MessageHandler
 from skylark.compat import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -134,7 +135,7 @@ def test_a_process_of_two_members_shares_connections_and_queues(address: str) ->
                 await producer.send(Message("Twins", b"x"))
             counts: Counter[int] = Counter()
 
-            def handler(number: int) -> Callable[[ReceivedMessage], object]:
+            def handler(number: int) -> MessageHandler:
                 async def handle(message: ReceivedMessage) -> None:
                     counts[number] += 1
 

@@ -72,10 +72,6 @@ def _code(context: ConsumeContext) -> ConsumeContextCode:
         return ConsumeContextCode.EXCEPTION
     if context.is_timeout:
         return ConsumeContextCode.TIMEOUT
-    if context.verdict is not None and context.verdict.fate in (
-        Fate.RETRY,
-        Fate.SUSPEND,
-        Fate.DEAD,
-    ):
+    if context.verdict is not None and not context.verdict.fate.is_success:
         return ConsumeContextCode.FAILED
     return ConsumeContextCode.SUCCESS

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..lazy import front_door
 
+__all__: list[str]
+
 if TYPE_CHECKING:
     from .allocation import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from .allocation import AllocateMessageQueueAveragely as AllocateMessageQueueAveragely

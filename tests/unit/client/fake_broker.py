@@ -72,7 +72,7 @@ class FakeBroker:
         tag: str | None = None,
         reconsume_times: int = 0,
         sys_flag: int = 0,
-        **properties: str,
+        **properties: Any,
     ) -> int:
         """Store a message; return its offset."""
         queue = self.queues.setdefault((topic, queue_id), [])
@@ -312,7 +312,7 @@ class FakeBroker:
 
     def _send(self, request: AnyRequest, peer: Peer) -> Response:
         header = request.header
-        properties = parse_properties(header.properties or "")
+        properties: dict[str, Any] = {**parse_properties(header.properties or "")}
         offset = self.put(
             header.topic,
             header.queue_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,10 @@ class Handler:
     @property
     def bodies(self) -> list[bytes]:
         return [message.body for message in self.got]
+
+
+def is_full(got: list[ReceivedMessage], count: int) -> bool:
+    return len(got) == count
 
 
 def consumer(
@@ -257,7 +262,7 @@ def test_bad_names_and_settings_are_refused_when_it_is_made(world: World) -> Non
         PushConsumer(session, "g", "Orders", Handler(), batch_handler=lambda messages: None)
     with pytest.raises(ConfigError, match="batch_handler"):
         PushConsumer(session, "g", "Orders", Handler(), config=ConsumerConfig(consume_batch_size=2))
-    for name, value in (
+    wrong: tuple[tuple[str, Any], ...] = (
         ("concurrency", 0),
         ("pull_batch_size", 1025),
         ("consume_batch_size", 0),
@@ -265,7 +270,8 @@ def test_bad_names_and_settings_are_refused_when_it_is_made(world: World) -> Non
         ("max_reconsume_times", -1),
         ("consume_timeout_ms", 0),
         ("pull_timeout_ms", 15_000),
-    ):
+    )
+    for name, value in wrong:
         with pytest.raises(ConfigError, match=name):
             ConsumerConfig(**{name: value})
 
@@ -896,7 +902,8 @@ def test_a_broker_that_loses_all_connections_is_served_again_within_five_seconds
             for round_ in range(10):
                 assert world.network.reset("10.0.0.2") > 0
                 world.broker.put("Orders", round_ % 4, b"%d" % round_)
-                await world.until(lambda count=round_ + 1: len(handler.got) == count, seconds=5)
+                count = round_ + 1
+                await world.until(partial(is_full, handler.got, count), seconds=5)
             assert one.assignment == queues
 
     world.run(main)
