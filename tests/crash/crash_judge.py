@@ -137,8 +137,6 @@ class Judge:
             kept = [item for item in items if item.physical_offset >= start]
             first = kept[0].queue_offset if kept else items[-1].queue_offset + 1
             last = store.max_offset(topic, queue_id)
-            if last == 0 and not kept:
-                continue  # All its records were dropped; its files may have gone with them.
             name = f"{topic}/{queue_id}"
             require(
                 last == items[-1].queue_offset + 1,

@@ -213,6 +213,22 @@ class ScriptedRun:
             self.note()
         return results
 
+    def put_to(self, topic: str, queue_id: int, count: int, body_bytes: int) -> None:
+        """Put messages of one queue, of one size."""
+        self.put_these(
+            [
+                self._flagged(self.message())._replace(
+                    topic=topic,
+                    queue_id=queue_id,
+                    sys_flag=0,
+                    born_host=HOST,
+                    store_host=HOST,
+                    body=b"%d " % (self.number + number) + self.rng.randbytes(body_bytes),
+                )
+                for number in range(count)
+            ]
+        )
+
     def flush(self, *, putting: bool = False) -> None:
         """Flush the log, as the flusher does; with appends while the disk is busy."""
         work = self.store.begin_flush()
@@ -398,6 +414,45 @@ def tables(run: ScriptedRun) -> None:
     run.save_table()
 
 
+def long(run: ScriptedRun) -> None:
+    """Some queues have messages only where no recovery looks unless it must."""
+    run.put_to(TOPICS[1], 1, 7, 200)
+    run.put_to(TOPICS[2], 0, 3, 900)
+    run.flush()
+    run.put_to(TOPICS[0], 0, 6, 1500)
+    run.put_to(TOPICS[0], 1, 6, 1500)
+    run.flush()
+    run.put_to(TOPICS[0], 0, 5, 1500)
+    run.flush_queues(thorough=True)
+    run.wait()
+    for _ in range(4):
+        run.put_to(TOPICS[0], 0, 2, 1500)
+        run.flush()
+    run.put_to(TOPICS[1], 0, 2, 100)
+    run.flush_queues(thorough=True, putting=True)
+    run.put_to(TOPICS[0], 0, 3, 1500)
+    run.flush()
+
+
+def aging(run: ScriptedRun) -> None:
+    """Queues outlive their messages: their offsets must go on where they were."""
+    run.put_to(TOPICS[1], 1, 5, 300)
+    run.put_to(TOPICS[2], 0, 4, 700)
+    run.flush()
+    for turn in range(3):
+        run.put_to(TOPICS[0], 0, 5, 1500)
+        run.flush()
+        run.expire()
+        if turn == 1:
+            run.flush_queues(thorough=True)
+            run.expire()
+    run.put_to(TOPICS[1], 1, 1, 50)
+    run.flush()
+    run.kill()
+    run.put_to(TOPICS[2], 0, 1, 50)
+    run.flush()
+
+
 def busy(run: ScriptedRun) -> None:
     """Everything at random."""
     words = (
@@ -429,6 +484,9 @@ SCRIPTS = {
     "retention": (retention, SYNC),
     "truncation": (truncation, SYNC),
     "tables": (tables, SYNC),
+    "long": (long, SYNC),
+    "long-async": (long, ASYNC),
+    "aging": (aging, SYNC),
     "ext": (steady, WITH_EXT),
     "busy": (busy, SYNC),
     "busy-async": (busy, ASYNC),

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from crash_judge import Judge, promises
-from crash_script import SCRIPTS, History, Moment, ScriptedRun, record
+from crash_script import History, Moment, ScriptedRun, record
 
 from skylark.errors import SkylarkError
 from skylark.store import MessageStore
@@ -63,31 +63,22 @@ def digest(disk: SimFiles) -> bytes:
 
 def enumerate_states(
     run: ScriptedRun, *, subsets: int = 4, seed: int = 0
-) -> Iterator[tuple[int, str, SimFiles]]:
+) -> Iterator[tuple[int, str, Callable[[], SimFiles]]]:
     """Each state with the number of changes before the crash, and how it came about."""
-    disk = SimFiles(page_bytes=run.files.page_bytes, now_ms=lambda: run.clock.now_ms())
-    yield 0, "nothing", disk.copy()
+    disk = SimFiles(page_bytes=run.files.page_bytes, now_ms=run.clock.now_ms)
+    yield 0, "nothing", disk.copy
     for number, change in enumerate(run.files.trace, 1):
         disk.apply(change)
-        for how, state in disk.crash_states(subsets=subsets, seed=seed + number):
-            yield number, how, state
+        for how, make in disk.crash_plans(subsets=subsets, seed=seed + number):
+            yield number, how, make
 
 
-def sweep(name: str, *, seed: int, page_bytes: int, states: int) -> Tally:
-    """Judge so many states of one script, with as many seeds as that takes."""
+def sweep(name: str, *, seed: int, page_bytes: int, states: int, seeds: int = 2) -> Tally:
+    """Judge so many states of one script, from several runs of it, from beginning to end."""
     total = Tally()
     while total.states < states and not total.findings:
-        left = states - total.states
-        total.add(
-            campaign(
-                name,
-                seed=seed,
-                page_bytes=page_bytes,
-                # A part of the states of each of several runs shows more than all of one.
-                share=0.5,
-                states_max=left,
-            )
-        )
+        wanted = min(states - total.states, -(-states // seeds))
+        total.add(campaign(name, seed=seed, page_bytes=page_bytes, wanted=wanted))
         seed += 1
     return total
 
@@ -97,28 +88,32 @@ def campaign(
     *,
     seed: int,
     page_bytes: int = 512,
-    states_max: int = 10**9,
-    share: float = 1.0,
+    wanted: int | None = None,
     nested_share: float = 0.01,
-    findings_max: int = 5,
+    findings_max: int = 3,
     only: tuple[int, str] | None = None,
 ) -> Tally:
     """Record a script, and judge what crashes make of it.
 
-    share is the part of the states that is judged, drawn by the seed; only names a single one.
+    wanted is about how many states are judged, drawn by the seed from all over the run; only names
+    a single one.
     """
-    assert name in SCRIPTS
     run = record(name, seed=seed, page_bytes=page_bytes)
     judge = Judge(run.config, run.clock.now_ms())
     rng = random.Random(seed)
     tally = Tally()
+    share = 1.0
+    if wanted is not None:
+        in_all = sum(1 for _ in enumerate_states(run, seed=seed))
+        share = 1.3 * wanted / in_all  # Some turn out to be the same.
     seen: set[tuple[bytes, int]] = set()
     at = 0
-    for changes, how, disk in enumerate_states(run, seed=seed):
+    for changes, how, make in enumerate_states(run, seed=seed):
         if only is not None and (changes, how) != only:
             continue
         if only is None and rng.random() >= share:
             continue
+        disk = make()
         promise, possible, at = promises(run, changes, at)
         key = (digest(disk), promise.at)
         if key in seen:
@@ -144,7 +139,7 @@ def campaign(
         tally.slowest_ms = max(tally.slowest_ms, int((time.perf_counter() - started) * 1000))
         if nested is not None:
             _crash_recovery(judge, nested, promise, possible, where, rng, tally)
-        if tally.states >= states_max or len(tally.findings) >= findings_max:
+        if len(tally.findings) >= findings_max:
             break
     return tally
 

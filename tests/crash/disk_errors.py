@@ -65,6 +65,7 @@ async def flush_error(config: StoreConfig, pattern: str, skip: int, seed: int) -
     finally:
         flusher_module.ThreadPoolExecutor = real  # type: ignore[misc]
     if store.failure is None:
+        require(files.has_faults_left(), "a flush failed, and nobody noticed")
         try:
             store.close()
         except StoreError:
