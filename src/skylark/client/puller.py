@@ -308,7 +308,9 @@ class Puller:
     def _say(self, error: Exception) -> int:
         # A broker that is gone is worth one line, not one in every second.
         text = str(error)
-        level = logging.DEBUG if text == self._said else logging.INFO
+        is_damage = isinstance(error, InvalidBody | RemoteProtocolError | KeyError | ValueError)
+        level = logging.WARNING if is_damage else logging.INFO
+        level = logging.DEBUG if text == self._said else level
         logger.log(level, "queue=%s pull failed: %s", self._queue, text)
         self._said = text
         return self._retry_ms
