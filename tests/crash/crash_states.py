@@ -138,7 +138,7 @@ def campaign(
         tally.states += 1
         tally.slowest_ms = max(tally.slowest_ms, int((time.perf_counter() - started) * 1000))
         if nested is not None:
-            _crash_recovery(judge, nested, promise, possible, where, rng, tally)
+            _crash_recovery(judge, nested, promise, possible, where, tally)
         if len(tally.findings) >= findings_max:
             break
     return tally
@@ -150,7 +150,6 @@ def _crash_recovery(
     promise: Moment,
     possible: tuple[History, ...],
     where: str,
-    rng: random.Random,
     tally: Tally,
 ) -> None:
     """Let the recovery of a state crash after some of its changes, and judge what is left."""
@@ -161,6 +160,7 @@ def _crash_recovery(
     except (AssertionError, SkylarkError):
         return  # Found already.
     trace = list(disk.trace)
+    rng = random.Random(where)
     wanted = set(rng.sample(range(1, len(trace) + 1), min(6, len(trace))))
     for number, change in enumerate(trace, 1):
         before.apply(change)
