@@ -20,12 +20,13 @@ import os
 import random
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
 from ..clock import Clock, SystemClock
 from ..errors import StoreError, TransportError
+from ..model.topic import TopicConfig
 from ..net.channel import Channels
 from ..net.config import NetConfig
 from ..net.listener import Listener
@@ -87,6 +88,7 @@ class Broker:
         if not config.broker_name:
             config = config.replace(broker_name="broker-a")
         self._live = LiveConfig(config)
+        self._permission = config.broker_permission
         self._clock = clock
         self._network = network
         self._files = files
@@ -279,6 +281,7 @@ class Broker:
             rng=self._rng,
             booted_at_ms=clock.now_ms(),
             on_config=self._config_changed,
+            announce=self._announce,
         )
 
     # While it runs.
@@ -309,8 +312,13 @@ class Broker:
 
     def _config_changed(self, config: BrokerConfig) -> None:
         self._on_config(config)
+        if self._registration is not None and config.broker_permission != self._permission:
+            self._registration.register_soon()  # It is part of every topic's registration.
+        self._permission = config.broker_permission
+
+    async def _announce(self, topics: Iterable[TopicConfig]) -> None:
         if self._registration is not None:
-            self._registration.register_soon()  # Permissions are part of a registration.
+            await self._registration.announce(topics)
 
     def _server_lost(self, peer: Peer) -> None:
         if self._registration is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from ..clock import Clock
+from ..model.topic import TopicConfig
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
@@ -49,3 +50,5 @@ class Parts:
     booted_at_ms: int
     # Told of settings that changed while the broker runs.
     on_config: Callable[[BrokerConfig], None]
+    # Tells the name servers of topics, and returns when they know them.
+    announce: Callable[[Iterable[TopicConfig]], Awaitable[None]]

@@ -3,6 +3,7 @@
     at the start, and every 30 s     all topics, to all name servers at once; the answer is awaited
     a topic has changed              that topic, oneway, at once; all of them where the name server
                                      may not have the others
+    an operator makes a topic        that topic, and the operator's answer waits for it
     a connection was lost            all topics again, after a moment
     at the end                       the broker's leave
 
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 2_000
 UNREGISTER_TIMEOUT_MS = 3_000
+ANNOUNCE_TIMEOUT_MS = 3_000  # An operator's tool gives up after 5 s.
 _READABLE_AND_WRITABLE = 6
 
 
@@ -105,6 +107,17 @@ class Registration:
     async def register(self) -> None:
         """Tell all name servers at once; those that cannot be reached hear it later."""
         await asyncio.gather(*(self._register(keeper) for keeper in self._keepers))
+
+    async def announce(self, topics: Iterable[TopicConfig]) -> None:
+        """Tell the name servers of topics, and wait until those that are there have heard it."""
+        names = [topic.name for topic in topics]
+
+        async def announce(keeper: _Keeper) -> None:
+            now = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
+            if not await self._tell(keeper, now, oneway=False):
+                keeper.news.set()
+
+        await asyncio.gather(*(announce(keeper) for keeper in self._keepers))
 
     async def leave(self) -> None:
         """Take the broker's leave of all name servers."""
@@ -200,6 +213,13 @@ class Registration:
         if not keeper.changed or self._is_leaving:
             return True
         changed, keeper.changed = keeper.changed, {}
+        return await self._tell(keeper, changed, oneway=True)
+
+    async def _tell(
+        self, keeper: _Keeper, changed: Mapping[str, TopicConfig], *, oneway: bool
+    ) -> bool:
+        if not keeper.is_confirmed or self._is_leaving:
+            return True  # It hears of all topics when it is there again, or of none.
         config = self._live.current
         try:
             await keeper.server.register_broker(
@@ -211,9 +231,10 @@ class Registration:
                 body=RegisterBrokerBody(
                     TopicConfigTable(self._shown(changed), self._topics.version)
                 ).to_json(),
-                oneway=True,
+                oneway=oneway,
+                timeout_ms=ANNOUNCE_TIMEOUT_MS,
             )
-        except TransportError as error:
+        except (TransportError, BrokerError, InvalidBody, RemoteProtocolError) as error:
             logger.warning("namesrv=%s not told of a topic: %s", keeper.server.address, error)
             keeper.is_confirmed = False
             return False

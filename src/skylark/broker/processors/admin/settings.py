@@ -37,10 +37,11 @@ class SettingsAdmin:
     def get(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve GET_BROKER_CONFIG."""
         version = DataVersionBody(self._version).to_json().decode()
-        return Response(
-            header=GetBrokerConfigResponse(version=version),
-            body=config_text(self._live.current).encode(),
-        )
+        config = self._live.current
+        # mqadmin's export takes these for granted: there is no filter server, and TLS has a mode.
+        uses_tls = "true" if config.tls_cert_path else "false"
+        text = f"{config_text(config)}filterServerNums=0\nuseTLS={uses_tls}\n"
+        return Response(header=GetBrokerConfigResponse(version=version), body=text.encode())
 
     def update(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve UPDATE_BROKER_CONFIG: all of it or nothing, and written before it counts."""

@@ -15,6 +15,7 @@ from ...parts import Parts
 # Which version of RocketMQ we are as good as; tools print it and choose requests by it.
 VERSION_TEXT: Final = "V4_9_8"
 VERSION_NUMBER: Final = 409
+_NO_POOL: Final = 2**31 - 1
 _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi")
 _PUT_TIME_STEPS: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
@@ -70,7 +71,9 @@ class StatsAdmin:
             ),
             "dispatchBehindBytes": str(store.dispatch_lag_bytes),
             "remainHowManyDataToFlush": _size_text(flush.unflushed_bytes),
-            "remainTransientStoreBufferNumbs": str(store.config.transient_store_pool_size),
+            "remainTransientStoreBufferNumbs": str(
+                store.config.transient_store_pool_size if log.is_staged else _NO_POOL
+            ),
             "putMessageEntireTimeMax": str(longest_ms),
             # Appends are not timed one by one: what a sender waits for is the flush.
             "putMessageDistributeTime": " ".join(f"[{step}]:0" for step in _PUT_TIME_STEPS),

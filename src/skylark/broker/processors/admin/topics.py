@@ -30,9 +30,10 @@ class TopicAdmin:
         self._identity = parts.identity
         self._store = parts.store
         self._stats = parts.stats
+        self._announce = parts.announce
 
-    def put(self, request: Request[headers.CreateTopicRequest], peer: Peer) -> Response:
-        """Serve UPDATE_AND_CREATE_TOPIC."""
+    async def put(self, request: Request[headers.CreateTopicRequest], peer: Peer) -> Response:
+        """Serve UPDATE_AND_CREATE_TOPIC; who asks for the route next will find the topic there."""
         header = request.header
         self._require_operators_own(header.topic)
         try:
@@ -44,23 +45,23 @@ class TopicAdmin:
                 f"use {' or '.join(TopicFilterType)}",
             ) from None
         known = self._topics.get(header.topic)
-        self._topics.put(
-            TopicConfig(
-                header.topic,
-                header.read_queue_nums,
-                header.write_queue_nums,
-                header.perm,
-                filter_type,
-                header.topic_sys_flag or 0,
-                # Whether a topic is ordered is the name servers' to say.
-                order=known is not None and known.order,
-            )
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            filter_type,
+            header.topic_sys_flag or 0,
+            # Whether a topic is ordered is the name servers' to say.
+            order=known is not None and known.order,
         )
+        self._topics.put(topic)
         logger.info(
             "topic=%s read=%d write=%d perm=%d set by peer=%s",
             header.topic, header.read_queue_nums, header.write_queue_nums, header.perm,
             peer.address,
         )  # fmt: skip
+        await self._announce((topic,))
         return Response()
 
     def delete(self, request: Request[headers.DeleteTopicRequest], peer: Peer) -> Response:
