@@ -56,7 +56,7 @@ class StatsAdmin:
             "brokerVersionDesc": VERSION_TEXT,
             "brokerVersion": str(VERSION_NUMBER),
             "bootTimestamp": str(parts.booted_at_ms),
-            "runtime": _runtime_text(parts.clock.now_ms() - parts.booted_at_ms),
+            "runtime": runtime_text(parts.clock.now_ms() - parts.booted_at_ms),
             "startAcceptSendRequestTimeStamp": str(
                 parts.live.current.start_accept_send_request_time_stamp
             ),
@@ -66,11 +66,11 @@ class StatsAdmin:
             "commitLogDiskRatio": str(space.used_ratio),
             "consumeQueueDiskRatio": str(space.used_ratio),
             "commitLogDirCapacity": (
-                f"Total : {_size_text(space.used_bytes + space.free_bytes)}, "
-                f"Free : {_size_text(space.free_bytes)}."
+                f"Total : {size_text(space.used_bytes + space.free_bytes)}, "
+                f"Free : {size_text(space.free_bytes)}."
             ),
             "dispatchBehindBytes": str(store.dispatch_lag_bytes),
-            "remainHowManyDataToFlush": _size_text(flush.unflushed_bytes),
+            "remainHowManyDataToFlush": size_text(flush.unflushed_bytes),
             "remainTransientStoreBufferNumbs": str(
                 store.config.transient_store_pool_size if log.is_staged else _NO_POOL
             ),
@@ -110,14 +110,16 @@ class StatsAdmin:
         }
 
 
-def _runtime_text(passed_ms: int) -> str:
+def runtime_text(passed_ms: int) -> str:
+    """A stretch of time as operators know it."""
     minutes, seconds = divmod(max(0, passed_ms) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _size_text(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
+    """A number of bytes, with a unit."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     size = float(size_bytes)
