@@ -124,7 +124,7 @@ async def write(config: StoreConfig, pipe: int, first_number: int) -> None:
     """Put messages until somebody ends this process."""
     clock = SystemClock()
     store = MessageStore.open(config, OsFiles(), clock)
-    os.write(pipe, EVENT.pack(READY, 0, 0, 0, 0, 0, time.monotonic()))
+    os.write(pipe, EVENT.pack(READY, 0, 0, store.log.appended, 0, 0, time.monotonic()))
     flusher = Flusher(store, clock)
 
     async def produce(producer: int) -> None:
@@ -196,10 +196,16 @@ def forked_writer(config: StoreConfig, first_number: int) -> Iterator[tuple[int,
         os.close(reading)
 
 
+class Wrong(AssertionError):
+    """The store is not what the writer had said."""
+
+
 class History:
     """What the writers of one store have said so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_lose: bool = False) -> None:
+        self.may_lose = may_lose  # ASYNC_FLUSH under power cuts: what was not flushed may go.
+        self.lost: list[float] = []  # When it was acknowledged, before the cut; in seconds.
         self.acked: list[Event] = []
         self.shown: dict[tuple[str, int], int] = defaultdict(int)
         self.flushed = 0
@@ -236,6 +242,16 @@ class History:
             self.flushed = max(self.flushed, event.physical_offset)
         else:
             self.ready_count += 1
+            if self.may_lose:
+                self.recovered(event.physical_offset)
+
+    def recovered(self, end: int) -> None:
+        """Forget what a power cut took, before somebody else writes in its place."""
+        if end < self.flushed:
+            raise Wrong(f"flushed up to {self.flushed}, the log ends at {end}")
+        self.lost += [self.stopped_at - event.at for event in self.acked if event.end > end]
+        self.acked = [event for event in self.acked if event.end <= end]
+        self.shown.clear()
 
 
 @dataclass
@@ -260,42 +276,27 @@ class Result:
         self.findings += other.findings
 
 
-class Wrong(AssertionError):
-    """The store is not what the writer had said."""
-
-
-def check(config: StoreConfig, history: History, result: Result, *, was_power_cut: bool) -> None:
+def check(config: StoreConfig, history: History, result: Result) -> None:
     """Open the store and hold it to the history; forget what an ASYNC power cut may take."""
     with MessageStore.open(config, OsFiles(), SystemClock()) as store:
         end = store.log.appended
         found = everything(store)
         result.recovered_bytes += end
-        may_lose = was_power_cut and not config.is_sync_flush
+        if history.may_lose:
+            history.recovered(end)
         if end < history.flushed:
             raise Wrong(f"flushed up to {history.flushed}, the log ends at {end}")
-        survivors = []
         for event in history.acked:
-            if event.end > end and may_lose:
-                result.lost_unflushed += 1
-                result.loss_ms_max = max(
-                    result.loss_ms_max, int((history.stopped_at - event.at) * 1000)
-                )
-                continue
-            survivors.append(event)
             who = (event.producer, event.number)
             if found.get(event.physical_offset) != (*who, event.queue_offset, event.size_bytes):
                 raise Wrong(
                     f"acknowledged {who} at {event.physical_offset}, queue offset"
                     f" {event.queue_offset}: found {found.get(event.physical_offset)}"
                 )
-        history.acked = survivors
         for (topic, queue_id), newest in history.shown.items():
             reached = store.max_offset(topic, queue_id)
-            if reached < newest and not may_lose:
+            if reached < newest:
                 raise Wrong(f"{topic}/{queue_id} was seen up to {newest}, ends at {reached}")
-        if may_lose:
-            history.shown.clear()
-            history.flushed = min(history.flushed, end)
 
 
 def everything(store: MessageStore) -> dict[int, tuple[int, int, int, int]]:
@@ -367,7 +368,7 @@ def kill_lane(root: str, cycles: int, seed: int, flush: FlushDiskType) -> Result
             history.read(pipe, None)
         result.cycles += 1
         if rng.random() < 0.5 or cycle == cycles - 1:
-            _judge(config, history, result, f"kill seed={seed} cycle={cycle}", False)
+            _judge(config, history, result, f"kill seed={seed} cycle={cycle}")
         if result.findings:
             return result
     result.acked = len(history.acked)
@@ -385,11 +386,9 @@ def _findings(result: Result, where: str) -> Iterator[None]:
         result.findings.append(f"{where}: {type(error).__name__}: {error}")
 
 
-def _judge(
-    config: StoreConfig, history: History, result: Result, where: str, was_power_cut: bool
-) -> None:
+def _judge(config: StoreConfig, history: History, result: Result, where: str) -> None:
     with _findings(result, where):
-        check(config, history, result, was_power_cut=was_power_cut)
+        check(config, history, result)
 
 
 # Power cuts.
@@ -464,37 +463,51 @@ def power_lane(root: str, cycles: int, seed: int, flush: FlushDiskType) -> Resul
     """Cut the power under writers of one store again and again."""
     rng = random.Random(seed)
     config = config_of(os.path.join(root, "mnt", "store"), flush)
-    history, result = History(), Result()
+    may_lose = not config.is_sync_flush
+    history, result = History(may_lose=may_lose), Result()
+
+    def close_book() -> None:
+        result.acked += len(history.acked)
+        result.writers_ready += history.ready_count
+        result.lost_unflushed += len(history.lost)
+        result.loss_ms_max = max(result.loss_ms_max, *(int(s * 1000) for s in history.lost), 0)
+
     for cycle in range(cycles):
         where = f"power seed={seed} cycle={cycle}"
         with mounted(root) as place:
             if rng.random() < 0.7 or cycle == 0:
                 # Most of the time the judge is the first to see what is left.
-                _judge(config, history, result, where, True)
+                _judge(config, history, result, where)
                 if result.findings:
                     return result
-            with forked_writer(config, cycle << 20) as (pid, pipe):
+            ready_before = history.ready_count
+            with (
+                _findings(result, where),
+                forked_writer(config, cycle << 20) as (pid, pipe),
+            ):
                 history.read(pipe, time.monotonic() + rng.uniform(0.005, 0.2))
                 os.kill(pid, signal.SIGSTOP)  # So that nothing is said after the cut.
-                history.stopped_at = time.monotonic()
+                stopped_at = time.monotonic()
                 write_back_some(place, rng)
                 cut_power(place)
                 os.kill(pid, signal.SIGKILL)
                 history.read(pipe, None)
+                if history.ready_count > ready_before:
+                    history.stopped_at = stopped_at  # One that was not ready said nothing.
+        if result.findings:
+            return result
         result.cycles += 1
         if history.flushed > _DISK_BYTES // 2:
             # A new disk before this one is full.
-            result.acked += len(history.acked)
-            result.writers_ready += history.ready_count
+            close_book()
             os.unlink(os.path.join(root, "disk.img"))
-            history = History()
+            history = History(may_lose=may_lose)
     with mounted(root):
-        _judge(config, history, result, "power at the end", True)
+        _judge(config, history, result, "power at the end")
         if not result.findings:
             with _findings(result, f"power seed={seed} rebuild"):
                 check_rebuild(config, root)
-    result.acked += len(history.acked)
-    result.writers_ready += history.ready_count
+    close_book()
     return result
 
 
