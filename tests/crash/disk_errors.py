@@ -126,7 +126,9 @@ class _Writer:
             except StoreClosed:
                 return
             if flushed:
-                self.acked_after_failure += self.store.failure is not None
+                # Told late is fine, if it was on the disk before.
+                was_too_late = result.end > self.store.log.flushed
+                self.acked_after_failure += self.store.failure is not None and was_too_late
                 self.acked_end = max(self.acked_end, result.end)
 
     def visible(self, store: MessageStore) -> tuple[Item, ...]:
