@@ -75,6 +75,7 @@ _TIMER_PROPERTIES = (
     Property.TIMER_DELIVER_MS,
 )
 _LEVEL_DIGITS_MAX = 9
+_CONTEXTS_MAX = 4_096
 
 _Header = SendMessageRequest | SendMessageRequestV2
 
@@ -144,6 +145,7 @@ class SendProcessor:
         self._plain_version: DataVersion | None = None
         self._plain_config: BrokerConfig | None = None
         self._plain_topics: dict[str, int] = {}
+        self._contexts: dict[bytes, SendContext] = {}
         self._cluster = encode_text(
             format_properties({Property.CLUSTER: live.current.broker_cluster_name})
         )
@@ -189,13 +191,19 @@ class SendProcessor:
         if version is not self._plain_version or config is not self._plain_config:
             self._plain_version, self._plain_config = version, config
             self._plain_topics = self._find_plain_topics()
-        return SendContext(
-            self._plain_topics,
-            self._cluster,
-            born_host,
-            self._identity.store_host,
-            self._store.config.max_message_size,
-        )
+            self._contexts.clear()
+        context = self._contexts.get(born_host)
+        if context is None:
+            if len(self._contexts) >= _CONTEXTS_MAX:
+                self._contexts.clear()
+            context = self._contexts[born_host] = SendContext(
+                self._plain_topics,
+                self._cluster,
+                born_host,
+                self._identity.store_host,
+                self._store.config.max_message_size,
+            )
+        return context
 
     def _find_plain_topics(self) -> dict[str, int]:
         """The topics that can be sent to without further checks, with their queues."""
@@ -216,10 +224,16 @@ class SendProcessor:
     ) -> Answers | Deferred:
         results = self._store.put(messages)
         self._count(messages, results)
+        identity = self._identity
+        if not self._is_sync:
+            frames = fast_path.stored_answers(
+                commands, 0, queue_ids, results, identity.id_prefix, identity.trace_fields()
+            )
+            if frames is not None:
+                return frames
 
         def answers(status: PutStatus | None = None) -> Answers:
             if status is None:
-                identity = self._identity
                 frames = fast_path.stored_answers(
                     commands, 0, queue_ids, results, identity.id_prefix, identity.trace_fields()
                 )
@@ -231,14 +245,17 @@ class SendProcessor:
             ]
             return self._answers(stored, status)
 
-        if self._is_sync:
-            end = max(result.end for result in results)
-            if end > 0 and not self._store.is_flushed(end):
-                return self.defer_until_flushed(end, len(commands), answers)
+        end = max(result.end for result in results)
+        if self._is_sync and end > 0 and not self._store.is_flushed(end):
+            return self.defer_until_flushed(end, len(commands), answers)
         return answers()
 
     def _count(self, messages: list[PutMessage], results: list[PutResult]) -> None:
         """Report what was stored, once for each run of messages of one topic."""
+        if len(messages) == 1:
+            if results[0].status is PutStatus.PUT_OK:
+                self._observer.stored(messages[0].topic, 1, results[0].size_bytes)
+            return
         topic, count, size_bytes = "", 0, 0
         for message, result in zip(messages, results, strict=True):
             if message.topic != topic:
