@@ -1,1 +1,47 @@
-"""TODO"""
+"""The admin layer: what operators do and ask, as typed coroutines."""
+
+from typing import TYPE_CHECKING
+
+from ..lazy import front_door
+
+if TYPE_CHECKING:
+    from .client import NEWEST as NEWEST
+    from .client import AdminClient as AdminClient
+    from .client import connect as connect
+    from .figures import BrokerFigures as BrokerFigures
+    from .figures import FoundMessage as FoundMessage
+    from .figures import GroupFigures as GroupFigures
+    from .figures import GroupMember as GroupMember
+    from .figures import GroupSummary as GroupSummary
+    from .figures import MessageTrack as MessageTrack
+    from .figures import OffsetChange as OffsetChange
+    from .figures import QueueFigures as QueueFigures
+    from .figures import QueueLag as QueueLag
+    from .figures import TopicFigures as TopicFigures
+    from .figures import TopicKind as TopicKind
+    from .figures import TopicPlace as TopicPlace
+    from .figures import TopicSummary as TopicSummary
+    from .figures import TrackState as TrackState
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "client": ("NEWEST", "AdminClient", "connect"),
+            "figures": (
+                "BrokerFigures",
+                "FoundMessage",
+                "GroupFigures",
+                "GroupMember",
+                "GroupSummary",
+                "MessageTrack",
+                "OffsetChange",
+                "QueueFigures",
+                "QueueLag",
+                "TopicFigures",
+                "TopicKind",
+                "TopicPlace",
+                "TopicSummary",
+                "TrackState",
+            ),
+        },
+    )

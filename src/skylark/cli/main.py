@@ -23,7 +23,15 @@ ROLES = {
     "broker": ("skylark.cli.broker", "Run a broker until SIGTERM."),
 }
 # Noun to module; each module has a typer app of its verbs.
-NOUNS = {"config": "skylark.cli.config", "store": "skylark.cli.store"}
+NOUNS = {
+    "topic": "skylark.cli.topic",
+    "group": "skylark.cli.group",
+    "message": "skylark.cli.message",
+    "config": "skylark.cli.config",
+    "store": "skylark.cli.store",
+}
+# Command to module; each module has a function `command`.
+COMMANDS = {"lag": "skylark.cli.lag"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +74,8 @@ def build_app() -> Any:
         """Print the version."""
         render.show_record({"version": __version__}, {"version": "skylark"}, as_json=json)
 
+    for name, module in COMMANDS.items():
+        app.command(name)(importlib.import_module(module).command)
     for noun, module in NOUNS.items():
         app.add_typer(importlib.import_module(module).app, name=noun)
     return app
