@@ -44,9 +44,9 @@ class Client:
 
     def __init__(self, world: BrokerWorld, client_id: str = "client-1") -> None:
         self.client_id = client_id
+        self.address = world.address
         self.told: list[AnyRequest] = []
         self.reply_code = 0
-        self._world = world
         board = Switchboard(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Handler(None, self._take),
@@ -71,12 +71,12 @@ class Client:
         texts = {k: _text(v) for k, v in (fields or {}).items() if v is not None}
         command = Command.request(code, texts, body)
         command.version = version
-        return await self.channels.call(self._world.address, command, timeout_ms)
+        return await self.channels.call(self.address, command, timeout_ms)
 
     async def oneway(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> None:
         texts = {k: _text(v) for k, v in fields.items() if v is not None}
         await self.channels.send_oneway(
-            self._world.address, Command.request(code, texts, body, oneway=True)
+            self.address, Command.request(code, texts, body, oneway=True)
         )
 
     async def send(
