@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.cli import mqnamesrv, namesrv
+from skylark.cli import namesrv
 from skylark.errors import ConfigError, StoreUnreadable
 from skylark.nameserver.config import NameServerConfig
 
