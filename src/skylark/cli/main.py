@@ -31,7 +31,7 @@ NOUNS = {
     "store": "skylark.cli.store",
 }
 # Command to module; each module has a function `command`.
-COMMANDS = {"lag": "skylark.cli.lag"}
+COMMANDS = {"lag": "skylark.cli.lag", "doctor": "skylark.cli.doctor"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
