@@ -14,10 +14,11 @@ import typer
 
 from ..admin import NEWEST, AdminClient, connect
 from ..errors import ConfigError
+from . import exits
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN = re.compile(r"-?(\d{1,9})(ms|s|m|h|d)")
+_SPAN = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 
 _T = TypeVar("_T")
 
@@ -53,7 +54,12 @@ def require_meant(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} add --yes to say so")
-    typer.confirm(question, abort=True)
+    try:
+        is_meant = typer.confirm(question)
+    except typer.Abort:
+        raise typer.Exit(exits.INTERRUPTED) from None
+    if not is_meant:
+        raise typer.Exit(exits.FAILED)
 
 
 def time_text(time_ms: int | None) -> str | None:

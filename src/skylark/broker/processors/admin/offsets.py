@@ -207,7 +207,8 @@ class OffsetAdmin:
             MessageQueue(topic.name, self._identity.name, queue_id): self._target(
                 topic.name, header.group, queue_id, header.timestamp, is_force=header.is_force
             )
-            for queue_id in range(topic.write_queue_nums)
+            # Queues that are no longer written to, or not yet read, are the group's as well.
+            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
         }
         for queue, offset in targets.items():
             self._offsets.reset(topic.name, header.group, queue.queue_id, offset)
