@@ -45,6 +45,7 @@ class Client:
     def __init__(self, world: BrokerWorld, client_id: str = "client-1") -> None:
         self.client_id = client_id
         self.address = world.address
+        self._world = world
         self.told: list[AnyRequest] = []
         self.reply_code = 0
         board = Switchboard(
