@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json as json_module
+import logging
 import os
 import sys
 import time
@@ -151,7 +152,7 @@ def rebuild_command(
         index_entries=index_entries,
         delay_levels=delay_levels,
     )
-    with _progress(json) as progress:
+    with _quiet_engine(), _progress(json) as progress:
         report = rebuild_store(settings, OsFiles(), SystemClock(), progress=progress)
     if json:
         _print_json(dataclasses.asdict(report))
@@ -297,7 +298,7 @@ def restore_command(
     json: _Json = False,
 ) -> int:
     """Make a store out of a backup; every file is compared with the manifest."""
-    with _progress(json) as progress:
+    with _quiet_engine(), _progress(json) as progress:
         report = restore_store(
             str(source), str(target), OsFiles(), SystemClock(), verify=verify, progress=progress
         )
@@ -365,6 +366,18 @@ def _show(
             kept.append(row)
     if not as_json:
         render.show_table(kept, columns)
+
+
+@contextlib.contextmanager
+def _quiet_engine() -> Iterator[None]:
+    """Building queues anew is what was asked for: the engine need not warn of it."""
+    engine = logging.getLogger("skylark.store")
+    before = engine.level
+    engine.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        engine.setLevel(before)
 
 
 def _pause() -> None:

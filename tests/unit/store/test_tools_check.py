@@ -257,18 +257,44 @@ def test_a_store_at_work_is_checked_up_to_where_it_was(tmp_path: Path) -> None:
         assert state_of(str(root)) is StoreState.RUNNING
 
 
+def expire(store: MessageStore, files: int) -> None:
+    for _ in range(files):
+        store.log.detach_first().remove()
+    for queue in store.queues.opened():
+        queue.remove_before(store.log.start)
+    store.index.remove_before(store.log.start)
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_files_that_retention_takes_during_a_check_are_not_missed(
+    tmp_path: Path, after: int
+) -> None:
+    root = tmp_path / "store"
+    clock = HandClock()
+    with MessageStore.open(config_at(root), OsFiles(), clock) as store:
+        store.mark_open()
+        fill(store, clock, 300)
+        calls = 0
+
+        def progress(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == after:
+                expire(store, 7)
+
+        report = check_store(detect_config(str(root)), progress=progress)
+        assert calls > after
+        assert [str(f) for f in report.findings] == []
+        assert report.log_end == store.log.appended
+
+
 def test_what_retention_left_is_sound(tmp_path: Path) -> None:
     root = tmp_path / "store"
     clock = HandClock()
     with MessageStore.open(config_at(root), OsFiles(), clock) as store:
         store.mark_open()
         fill(store, clock, 300)
-        for _ in range(3):
-            file = store.log.detach_first()
-            file.remove()
-        for queue in store.queues.opened():
-            queue.remove_before(store.log.start)
-        store.index.remove_before(store.log.start)
+        expire(store, 3)
     report = check(root)
     assert [str(f) for f in report.findings] == []
     assert report.log_start == 3 * 4096

@@ -147,6 +147,8 @@ class _Walker:
         at = report.log_end = log.start
         while at < goal:
             for window in log.windows(at, torn_from=torn_from):
+                if log.has_expired:
+                    self._go_on_without(log.start)
                 self._feed(window.cut(goal))
                 if self._progress is not None:
                     self._progress("checking records", window.end - log.start, goal - log.start)
@@ -172,8 +174,16 @@ class _Walker:
             )
             self._queues.forgive_gaps()
             if self._index is not None:
-                self._index.give_up()
+                self._index.give_up("the log is damaged")
             at = behind
+
+    def _go_on_without(self, start: int) -> None:
+        """A running broker's retention has taken files that were not checked yet."""
+        self._log.has_expired = False
+        self._report.log_start = start
+        self._queues.forgive_gaps()
+        if self._index is not None:
+            self._index.give_up("retention was at work")
 
     def _next_sound(self) -> int | None:
         """Where the log goes on behind a place without a record; None where it has its end."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from ...errors import StoreUnreadable
 from ...protocol.hashes import key_hash
 from ...protocol.record import DispatchInfo
 from .. import append
 from ..append import ENTRY_BYTES, INDEX_HEADER_BYTES, IndexCursor, index_keys, put_index
 from ..config import StoreConfig
+from ..files import OsFiles
 from .layout import index_header, index_paths
 from .log_reader import LogReader, read_at
 from .report import CheckReport, Finding, StoreState, rebuild_command
@@ -36,12 +39,13 @@ class IndexCheck:
         self.is_broken = False  # One difference shifts all that follows: the first is told.
         self.cursor: IndexCursor = self._new_cursor()
         report.index_file_count = len(self._paths)
-        for path in self._paths:
-            size = os.stat(path).st_size
-            if size != self._file_bytes:
-                self._tell(path, size, f"is {size} bytes long, expected {self._file_bytes}")
-                return
-        self._resume(log.start)
+        with self._while_files_may_go():
+            for path in self._paths:
+                size = OsFiles().size_of(path)
+                if size != self._file_bytes:
+                    self._tell(path, size, f"is {size} bytes long, expected {self._file_bytes}")
+                    return
+            self._resume(log.start)
 
     def _new_cursor(self) -> IndexCursor:
         cursor: IndexCursor = append.IndexCursor(self._slots)
@@ -104,7 +108,12 @@ class IndexCheck:
         )  # fmt: skip
 
     def put(self, info: DispatchInfo) -> None:
-        """File a record that the fast path left: the file is full, or it was cut in a record."""
+        """File a record that the fast path left."""
+        with self._while_files_may_go():
+            self._put(info)
+
+    def _put(self, info: DispatchInfo) -> None:
+        """Only a file that is full, or that was cut in a record, makes this necessary."""
         keys = index_keys(info)
         cursor = self.cursor
         if info.physical_offset < cursor.end_physical or not keys:
@@ -131,11 +140,23 @@ class IndexCheck:
             count += 1
         return count
 
-    def give_up(self) -> None:
+    def give_up(self, why: str) -> None:
         """The log has a hole: nobody can say what the index should hold from here on."""
         if not self.is_broken:
             self.is_broken = True
-            self._report.notes.append("the index is not compared, as the log is damaged")
+            self._report.notes.append(f"the index is not compared to its end: {why}")
+
+    @contextlib.contextmanager
+    def _while_files_may_go(self) -> Iterator[None]:
+        """A running broker's retention may take index files away under the check."""
+        try:
+            yield
+        except StoreUnreadable:
+            if self._report.state is not StoreState.RUNNING or all(
+                map(os.path.exists, self._paths)
+            ):
+                raise
+            self.give_up("retention was at work")
 
     def _roll(self) -> None:
         before = self.cursor
@@ -146,8 +167,11 @@ class IndexCheck:
 
     def finish(self, wait: Callable[[], None]) -> None:
         """Compare the last file."""
-        if self.is_broken:
-            return
+        if not self.is_broken:
+            with self._while_files_may_go():
+                self._finish(wait)
+
+    def _finish(self, wait: Callable[[], None]) -> None:
         if self._report.state is StoreState.RUNNING and self._number < len(self._paths):
             for _ in range(_WAITS_MAX):
                 if index_header(self._paths[self._number]).index_count >= self.cursor.index_count:

@@ -138,7 +138,7 @@ class QueueCheck:
         if not state.exists or state.missing_from >= 0:
             return
         found = state.files.read(cursor.file_start, len(expected))
-        if found == expected:
+        if found == expected or self._has_expired(state):
             return
         for number in range(len(expected) // ENTRY_BYTES):
             at = number * ENTRY_BYTES
@@ -159,6 +159,15 @@ class QueueCheck:
                     f"entry {offset} says {_entry_text(entry)}, the log {_entry_text(wanted)}",
                     rebuild_command(self._root),
                 )
+
+    def _has_expired(self, state: _QueueState) -> bool:
+        """Whether a running broker's retention has taken the file of the current piece."""
+        if self._report.state is not StoreState.RUNNING:
+            return False
+        files = QueueFiles(
+            self._root, state.files.topic, state.files.queue_id, state.files.file_bytes
+        )
+        return bool(files.starts) and files.start > state.cursor.file_start
 
     def finish(self) -> None:
         """Compare what is left, and look for what the log does not know."""

@@ -239,8 +239,10 @@ def detect_config(
     config = StoreConfig(store_path_root_dir=root, store_path_commit_log=commit_log)
     directory = config.commit_log_directory
     if not os.path.isdir(directory):
+        inside = [n for n in _names(root) if os.path.isdir(os.path.join(root, n, "commitlog"))]
+        hint = f", such as {os.path.join(root, inside[0])}" if inside else ""
         raise StoreUnreadable(
-            directory, "does not exist; give the root of a store, or --commit-log DIRECTORY"
+            directory, f"does not exist; give the root of a store{hint}, or --commit-log DIRECTORY"
         )
     log_bytes = _log_file_bytes(directory)
     if log_bytes is not None:

@@ -81,6 +81,7 @@ class LogReader:
         self.end = 0  # How far the last walk came.
         self.problem = ""  # What lies there instead of a record.
         self.last_stored_ms = -1
+        self.has_expired = False  # Files went while they were being read.
 
     def load(self) -> None:
         """List the files that are whole multiples of the file size apart."""
@@ -129,9 +130,16 @@ class LogReader:
         file = self.at(offset)
         if file is None:
             return b""
-        return read_at(
-            file.path, offset - file.start, min(size, file.start + self.file_bytes - offset)
-        )
+        try:
+            size = min(size, file.start + self.file_bytes - offset)
+            return read_at(file.path, offset - file.start, size)
+        except StoreUnreadable:
+            if os.path.exists(file.path):
+                raise
+        # Retention was faster. It begins with the oldest file, so all before are gone as well.
+        self.files = [other for other in self.files if other.start > file.start]
+        self.has_expired = True
+        return b""
 
     def record(self, offset: int) -> bytes | None:
         """The record that says of itself that it begins at an offset."""
@@ -159,6 +167,9 @@ class LogReader:
             skip = (start - file.start) % SECTOR_BYTES
             size = min(_WINDOW_BYTES, left)
             data = self.read(start - skip, skip + size)
+            if not data and self.start > start:
+                self.end = self.start
+                continue
             position, why = self._scan(data, start - skip, skip, check_crc, torn_from)
             if position == skip and why is Stop.ILLEGAL:
                 # The record may be larger than the window.
