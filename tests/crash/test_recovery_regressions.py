@@ -6,6 +6,7 @@ import pytest
 from crash_judge import Judge
 from crash_script import ASYNC, SYNC, WITH_EXT, ScriptedRun
 
+from skylark.errors import StoreDamaged
 from skylark.store import MessageStore
 from skylark.testing.stores import HandClock, make_message
 
@@ -200,3 +201,37 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(is_clean):
         assert store.max_offset("TopicA", 0) == 0
         [result] = store.put([make_message("TopicA", 0, b"new")])
         assert result.queue_offset == 0
+
+
+def test_a_queue_file_that_retention_deleted_and_a_crash_brought_back_is_deleted_again():
+    run = ScriptedRun(SYNC, seed=0)
+    big = [make_message("TopicA", 0, bytes([65 + i]) * 1000) for i in range(14)]
+    run.put_these(big)
+    run.flush()
+    run.flush_queues(thorough=True)
+    run.expire()
+    assert run.store.min_offset("TopicA", 0) > 10
+    judge_every_crash(run)
+    judge = Judge(run.config, run.clock.now_ms())
+    disk = run.files.copy()
+    # The removal of the queue's first file was lost, that of the log's files was not.
+    lost = next(
+        state
+        for n in range(len(run.files.trace), 0, -1)
+        for how, state in run.files.replay(run.files.trace[:n]).crash_states(subsets=0)
+        if state.exists("/store/consumequeue/TopicA/0/00000000000000000000")
+        and state.list_names("/store/commitlog") == disk.list_names("/store/commitlog")
+    )
+    judge.judge(lost, run.moments[-1], run.moments[-1].histories).close()
+
+
+def test_a_topic_that_was_damaged_in_the_log_is_named_with_its_place():
+    run = ScriptedRun(SYNC, seed=0)
+    put_to(run, "TopicA", count=3)
+    run.flush()
+    run.files.end_process()
+    record = run.history[-1].raw
+    at = run.history[-1].physical_offset + record.index(b"TopicA") + 5
+    run.files.overwrite("/store/commitlog/00000000000000000000", at, b"/")
+    with pytest.raises(StoreDamaged, match=r"00000000000000000000 at .*store check"):
+        MessageStore.open(run.config, run.files.copy(), HandClock(run.clock.now_ms()))

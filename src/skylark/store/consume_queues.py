@@ -154,7 +154,7 @@ class ConsumeQueues:
             self.rebuild([(topic, queue_id)], until=physical_limit)
             return
         queue.mapped.doubt_names()
-        queue.update_min(self._log.start)
+        queue.remove_before(self._log.start)  # A crash may have brought back what retention took.
         self._add(queue)
 
     def _require_files(self, queue: ConsumeQueue) -> None:

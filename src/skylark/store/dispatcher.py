@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..clock import Clock
-from ..errors import InvalidRecord, StoreDamaged
+from ..errors import InvalidName, InvalidRecord, StoreDamaged
 from ..protocol.record import DispatchInfo, decode_dispatch
 from . import append
 from .append import ENTRY_BYTES, Arrival, QueueCursor, QueueTable, Stop, put_entry, tag_code
@@ -163,7 +163,16 @@ class Dispatcher:
             )
         transaction = info.sys_flag & 0xC
         if transaction in (0x0, 0x8):
-            self._put_entry(info, arrivals)
+            try:
+                self._put_entry(info, arrivals)
+            except InvalidName as error:
+                file = self._log.mapped.at(self.position)
+                raise StoreDamaged(
+                    "commit log" if file is None else file.path,
+                    at,
+                    f"the record's {error}",
+                    "run: skylark store check",
+                ) from error
         if self._index is not None and transaction != 0xC:
             self._index.put(info, self._clock.now_ms())
         self.position += info.size_bytes
