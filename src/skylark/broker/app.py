@@ -308,7 +308,8 @@ class Broker:
     async def _sample_stats(self, parts: Parts) -> None:
         while True:
             await self._clock.sleep_ms(SAMPLE_MS)
-            parts.stats.sample()
+            for _ in parts.stats.sampling():
+                await self._clock.sleep_ms(0)
 
     def _config_changed(self, config: BrokerConfig) -> None:
         self._on_config(config)

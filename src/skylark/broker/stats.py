@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from ..clock import Clock
@@ -33,6 +34,7 @@ from .observer import Observer
 
 SAMPLE_MS: Final = 10_000
 COUNTERS_MAX: Final = 200_000
+_PART: Final = 500  # Counters sampled in one go.
 _IDLE_MS_MAX: Final = 25 * 3_600_000
 _RATES_MS: Final = (10_000, 60_000, 600_000)
 
@@ -42,6 +44,10 @@ _K = TypeVar("_K")
 class _Step(NamedTuple):
     every_ms: int
     kept: int
+
+    @property
+    def span_ms(self) -> int:
+        return self.every_ms * (self.kept - 1)
 
 
 _MINUTE: Final = _Step(SAMPLE_MS, 7)
@@ -67,9 +73,9 @@ class Counter:
         self.times = 0
         self.changed_at_ms = now_ms
         first = _Sample(now_ms, 0, 0, 0)
-        self.minute: deque[_Sample] = deque((first,), _MINUTE.kept)
-        self.hour: deque[_Sample] = deque((first,), _HOUR.kept)
-        self.day: deque[_Sample] = deque((first,), _DAY.kept)
+        self.minute = [first]
+        self.hour = [first]
+        self.day = [first]
 
     def now(self, now_ms: int) -> _Sample:
         """The counts as they are."""
@@ -80,10 +86,9 @@ class Counter:
         sample = self.now(now_ms)
         if sample.times != self.minute[-1].times:
             self.changed_at_ms = now_ms
-        for window, step in ((self.minute, _MINUTE), (self.hour, _HOUR), (self.day, _DAY)):
-            # Half a step of slack: timers are late by varying amounts.
-            if now_ms - window[-1].at_ms >= step.every_ms - SAMPLE_MS // 2:
-                window.append(sample)
+        _advance(self.minute, sample, _MINUTE)
+        _advance(self.hour, sample, _HOUR)
+        _advance(self.day, sample, _DAY)
 
     def windows(self, now_ms: int, *, sizes: bool) -> BrokerStatsDataBody:
         """The figures of the last minute, hour and day, in messages or in bytes."""
@@ -95,7 +100,20 @@ class Counter:
         )
 
 
-def _figures(window: deque[_Sample], now: _Sample, step: _Step, *, sizes: bool) -> BrokerStatsItem:
+def _advance(window: list[_Sample], sample: _Sample, step: _Step) -> None:
+    if window[0].times == sample.times:
+        # Nothing happened in all this time: one sample says as much as many, and takes less room.
+        at_ms = max(window[0].at_ms, sample.at_ms - step.span_ms)
+        window[:] = [sample._replace(at_ms=at_ms)]
+        return
+    # Half a step of slack: timers are late by varying amounts.
+    if sample.at_ms - window[-1].at_ms >= step.every_ms - SAMPLE_MS // 2:
+        window.append(sample)
+        if len(window) > step.kept:
+            del window[0]
+
+
+def _figures(window: list[_Sample], now: _Sample, step: _Step, *, sizes: bool) -> BrokerStatsItem:
     first = window[0]
     total = now.size_bytes - first.size_bytes if sizes else now.nums - first.nums
     times = now.times - first.times
@@ -202,24 +220,28 @@ class BrokerStats(Observer):
 
     def sample(self) -> None:
         """Take samples of all counters, and drop those that have long stood still."""
+        for _ in self.sampling():
+            pass
+
+    def sampling(self) -> Iterator[None]:
+        """The same a part at a time, so that other things can be done between."""
         now_ms = self._clock.monotonic_ms()
-        self._sample(self._puts, now_ms)
-        self._sample(self._gets, now_ms)
-        self._sample(self._send_backs, now_ms)
         self._put.sample(now_ms)
         self._got.sample(now_ms)
         self._history.append(self._totals(now_ms))
         self._turn_day()
+        yield from self._sample(self._puts, now_ms)
+        yield from self._sample(self._gets, now_ms)
+        yield from self._sample(self._send_backs, now_ms)
 
     @staticmethod
-    def _sample(table: dict[_K, Counter], now_ms: int) -> None:
-        idle = []
-        for key, counter in table.items():
+    def _sample(table: dict[_K, Counter], now_ms: int) -> Iterator[None]:
+        for number, (key, counter) in enumerate(list(table.items())):
             counter.sample(now_ms)
-            if now_ms - counter.changed_at_ms > _IDLE_MS_MAX:
-                idle.append(key)
-        for key in idle:
-            del table[key]
+            if now_ms - counter.changed_at_ms > _IDLE_MS_MAX and table.get(key) is counter:
+                del table[key]
+            if number % _PART == _PART - 1:
+                yield
 
     def _turn_day(self) -> None:
         today = self._today()

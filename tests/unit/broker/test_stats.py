@@ -71,6 +71,31 @@ def test_a_steady_flow_has_a_steady_rate_in_every_window() -> None:
     assert (view.minute.sum, view.hour.sum) == (120, 7200)
 
 
+def test_after_a_long_silence_a_rate_is_over_the_window_and_no_longer() -> None:
+    stats, clock = _stats()
+    stats.stored("T", 1, 1)
+    _pass(stats, clock, 5 * HOUR_MS)
+    stats.stored("T", 60, 60)
+    view = _view(stats, "TOPIC_PUT_NUMS", "T")
+    assert (view.minute.sum, view.minute.tps) == (60, 1.0)
+    assert (view.hour.sum, view.hour.tps) == (60, 60 / 3_600)
+    assert view.day.sum == 61
+
+
+def test_many_counters_are_sampled_a_part_at_a_time_while_others_come_and_go() -> None:
+    stats, clock = _stats()
+    for number in range(2_000):
+        stats.stored(f"T{number}", 1, 1)
+    clock.advance_ms(SAMPLE_MS)
+    parts = 0
+    for _ in stats.sampling():
+        parts += 1
+        stats.forget_topic(f"T{parts}")
+        stats.stored(f"new-{parts}", 1, 1)
+    assert parts == 4
+    assert stats.counter_count == 2_000
+
+
 def test_groups_send_backs_and_the_broker_have_their_own_counters() -> None:
     stats, _ = _stats()
     stats.stored("T", 3, 30)
