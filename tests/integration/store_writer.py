@@ -66,8 +66,7 @@ async def write(root: str, flush: FlushDiskType) -> None:
                 assert all(result.status is PutStatus.PUT_OK for result in results)
                 if flush is FlushDiskType.SYNC_FLUSH:
                     assert await flusher.wait_flushed(results[-1].end)
-                else:
-                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.005)  # So that the store does not outgrow the test.
                 for message, result in zip(messages, results, strict=True):
                     print(
                         message.topic, message.queue_id, result.queue_offset,

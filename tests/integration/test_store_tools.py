@@ -82,7 +82,7 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged_before_it(
     with Writer(root, flush) as writer:
         writer.wait_for(200)
         for cycle in range(CYCLES):
-            writer.wait_for(len(writer.acked) + chance.randrange(50, 300))
+            writer.wait_for(len(writer.acked) + chance.randrange(20, 100))
             acked_before = list(writer.acked)
             kept, again = tmp_path / f"backup{cycle}", tmp_path / f"again{cycle}"
             code, out, err = run(capsys, "backup", str(root), str(kept), "--json")

@@ -108,7 +108,7 @@ def test_a_kill_at_any_step_of_the_swap_leaves_a_store_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: bool, without_exchange: bool
 ) -> None:
     pristine = tmp_path / "pristine"
-    make_store(pristine, 30, crash=crash)
+    make_store(pristine, 12, crash=crash)
     wanted = derived(pristine)
     for path in [*pristine.glob("consumequeue/*/*/*"), *pristine.glob("index/*")]:
         patch(path, 3, b"damage")
