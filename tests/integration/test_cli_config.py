@@ -157,7 +157,7 @@ def test_config_explain_shows_the_source_of_a_value(environment: dict[str, str])
     environment["SKYLARK_LISTEN_PORT"] = "4321"
     done = run(environment, "skylark", "config", "explain", "listenPort", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    explained = json.loads(done.stdout)
+    [explained, *_] = json.loads(done.stdout)
     assert (explained["value"], explained["source"]) == (
         "4321",
         "environment SKYLARK_LISTEN_PORT",

@@ -35,6 +35,7 @@ _SCHEMAS = {
         "Name server settings",
         "mqnamesrv",
     ),
+    "broker": ("skylark.broker.config", "BrokerConfig", "Broker settings", "mqbroker"),
 }
 
 app = typer.Typer(no_args_is_help=True, help="Show settings, their sources and their meaning.")
@@ -79,10 +80,15 @@ def explain_command(
         "rocketmq_key": "RocketMQ's key",
         "rocketmq_default": "RocketMQ's default",
     }
-    for at, explanation in enumerate(explanations):
-        if at and not json:
+    rows = [_row(explanation) for explanation in explanations]
+    if json:
+        # A list, even of one: a key such as listenPort belongs to several components.
+        render.show_table(rows, titles, as_json=True)
+        return
+    for at, row in enumerate(rows):
+        if at:
             typer.echo()
-        render.show_record(_row(explanation), titles, as_json=json)
+        render.show_record(row, titles)
 
 
 @app.command("list")

@@ -54,8 +54,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         default="10911",
         help=f"the first broker's port (10911); each next one is {BROKER_PORT_STEP} higher",
     )
-    add("--console-port", metavar="PORT", default="8080", help="the console's port (8080)")
-    add("--no-console", action="store_true", help="run no console")
+    add("--console-port", metavar="PORT", help="for the console, which this version does not have")
+    add("--no-console", action="store_true", help="run no console, as this version does anyway")
     add("--brokers", metavar="N", default="1", help="how many brokers (1)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="set any broker setting")
     add("--log-format", metavar="text|json", help="how log lines look")
@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None, *, program: str = "skylark up") -> i
         plan = Plan(arguments)
         for warning in plan.warnings:
             exits.complain(program, f"warning: {warning}")
+        if arguments.console_port is not None:
+            exits.complain(program, "warning: this version has no console; --console-port is idle")
         return _run(plan)
     except KeyboardInterrupt:
         return exits.INTERRUPTED

@@ -20,7 +20,7 @@ def test_explain_says_value_source_default_and_when_a_change_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SKYLARK_LISTEN_PORT", "1234")
-    assert main(["config", "explain", "listenPort"]) == 0
+    assert main(["config", "explain", "listenPort", "--component", "nameserver"]) == 0
     lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
     assert lines["value"].strip() == "1234"
     assert lines["source"].strip() == "environment SKYLARK_LISTEN_PORT"
@@ -35,10 +35,10 @@ def test_explain_reads_a_file_and_sets_as_a_server_would(
     path = tmp_path / "n.conf"
     path.write_text("\nlistenPort=7\n")
     assert main(["config", "explain", "listen_port", "-c", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["source"] == f"{path}:2"
+    assert json.loads(capsys.readouterr().out)[0]["source"] == f"{path}:2"
     set_port = ["--set", "listenPort=8"]
     assert main(["config", "explain", "listen_port", "-c", str(path), *set_port, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["value"] == "8"
+    assert json.loads(capsys.readouterr().out)[0]["value"] == "8"
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,14 @@ def test_the_reference_is_what_the_docs_hold(capsys: pytest.CaptureFixture[str])
     assert main(["config", "reference", "nameserver"]) == 0
     stored = Path(__file__).parents[3] / "docs" / "reference" / "config-nameserver.md"
     assert capsys.readouterr().out == stored.read_text(encoding="utf-8")
+
+
+def test_a_key_that_belongs_to_several_components_is_explained_for_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "explain", "listenPort", "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert {one["component"]: one["default"] for one in explained} == {
+        "nameserver": "9876",
+        "broker": "10911",
+    }
