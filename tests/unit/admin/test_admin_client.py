@@ -377,3 +377,25 @@ def test_many_groups_are_asked_about_a_few_at_a_time(world: World) -> None:
             assert most <= 32
 
     world.run(main)
+
+
+def test_a_name_server_that_hangs_delays_a_topic_for_a_moment_and_hears_of_it_later(
+    world: World,
+) -> None:
+    async def main() -> None:
+        async with world.serving() as admin:
+            brokers = await admin.brokers()
+            assert len(brokers) == 2
+            cut = world.network.partition("10.0.0.1", ["10.0.0.2", "10.0.0.3"])
+            begun_ms = world.clock.monotonic_ms()
+            await admin.create_topic("Late", broker="broker-a")
+            assert 2_900 < world.clock.monotonic_ms() - begun_ms < 4_900
+            begun_ms = world.clock.monotonic_ms()
+            await admin.create_topic("Later", broker="broker-a")  # Nobody waits a second time.
+            assert world.clock.monotonic_ms() - begun_ms < 100
+            cut.heal()
+            await world.clock.sleep_ms(10_000)
+            assert [place.broker for place in (await admin.topic("Late")).places] == ["broker-a"]
+            assert [place.broker for place in (await admin.topic("Later")).places] == ["broker-a"]
+
+    world.run(main)
