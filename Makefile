@@ -34,7 +34,8 @@ lint: install
 check: lint test
 
 interop: install
-	$(PYTEST) tests/interop
+	$(BIN)/python tests/interop/fetch.py
+	$(PYTEST) -n $(JOBS) --dist loadfile tests/interop
 
 bench: install
 	$(BIN)/python -m benchmarks
