@@ -1,6 +1,7 @@
 """`skylark`: the table of contents of the command line.
 
 skylark namesrv …        a role: plain argparse, since servers should be there at once
+skylark produce …        a verb on messages, the same way
 skylark config explain … a noun and a verb: typer, built only when asked for
 """
 
@@ -22,6 +23,11 @@ ROLES = {
     "namesrv": ("skylark.cli.namesrv", "Run a name server until SIGTERM."),
     "broker": ("skylark.cli.broker", "Run a broker until SIGTERM."),
 }
+# The same for what works on messages: it ends by itself, and should be there at once as well.
+VERBS = {
+    "produce": ("skylark.cli.produce", "Send messages to a topic."),
+    "consume": ("skylark.cli.consume", "Show the messages of a topic."),
+}
 # Noun to module; each module has a typer app of its verbs.
 NOUNS = {
     "topic": "skylark.cli.topic",
@@ -37,9 +43,10 @@ COMMANDS = {"lag": "skylark.cli.lag", "doctor": "skylark.cli.doctor"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] and arguments[0] in ROLES:
-        gc.disable()  # Nothing becomes garbage while modules load; a server that is up enables it.
-        module, _ = ROLES[arguments[0]]
+    if arguments[:1] and arguments[0] in {**ROLES, **VERBS}:
+        if arguments[0] in ROLES:
+            gc.disable()  # Nothing becomes garbage while modules load; a server enables it.
+        module, _ = {**ROLES, **VERBS}[arguments[0]]
         code: int = importlib.import_module(module).main(
             arguments[1:], program=f"skylark {arguments[0]}"
         )
@@ -65,9 +72,9 @@ def build_app() -> Any:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for role, (_, summary) in ROLES.items():
+    for name, (_, summary) in {**ROLES, **VERBS}.items():
         # main() has taken these already; they are here to be listed and suggested.
-        app.command(role, help=summary)(_listed)
+        app.command(name, help=summary)(_listed)
 
     @app.command("version")
     def version(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
@@ -82,7 +89,7 @@ def build_app() -> Any:
 
 
 def _listed() -> None:
-    raise AssertionError("a role is dispatched before the app is built")
+    raise AssertionError("a role or verb is dispatched before the app is built")
 
 
 def _run_app(arguments: list[str]) -> int:
