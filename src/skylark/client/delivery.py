@@ -7,6 +7,7 @@ is set.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import BrokerError, ConnectFailed, SkylarkError, TransportError
@@ -35,6 +36,21 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What the tries of one message have come to so far."""
+
+    brokers: list[str] = field(default_factory=list)
+    receipts: tuple[SendReceipt, ...] = ()
+    last_error: SkylarkError | None = None
+    is_ambiguous: bool = False  # A broker may have stored it and not been heard.
+    busy_count: int = 0
+
+    @property
+    def last_broker(self) -> str | None:
+        return self.brokers[-1] if self.brokers else None
 
 
 class Delivery:
@@ -67,70 +83,84 @@ class Delivery:
         failed: tuple[int, MessageQueue, TransportError | BrokerError] | None = None,
     ) -> tuple[SendReceipt, ...]:
         """Try until a broker has stored it; the first try may have failed already, at a time."""
-        config = self._config
         clock = self._clock
-        topic = outgoing.topic
-        began_ms = clock.monotonic_ms() if failed is None else failed[0]
         is_sync = mode is CommunicationMode.SYNC
-        tries_max = 1 + (
-            config.retry_times_when_send_failed
-            if is_sync
-            else config.retry_times_when_send_async_failed
-        )
-        tried: list[str] = []
-        last_error: SkylarkError | None = None
-        receipts: tuple[SendReceipt, ...] = ()
-        avoid: str | None = None
-        is_ambiguous = False
-        refusals = 0
-        while len(tried) < tries_max:
-            info = await self._destinations.find(topic)
-            queue = self._destinations.next_queue(info, avoid) if failed is None else failed[1]
+        began_ms = clock.monotonic_ms() if failed is None else failed[0]
+        tries_max = self._tries_max(is_sync)
+        tries = _Tries()
+        while len(tries.brokers) < tries_max:
+            info = await self._destinations.find(outgoing.topic)
+            if failed is None:
+                queue = self._next_queue(info, tries.last_broker, is_sync)
+            else:
+                queue = failed[1]
             rest_ms = budget_ms - (clock.monotonic_ms() - began_ms)
             if rest_ms <= 0 and failed is None:
                 break
-            if avoid is not None and config.retry_async_on_same_broker and not is_sync:
-                count = info.write_counts.get(avoid, 0)
-                if count:
-                    queue = MessageQueue(topic, avoid, queue.queue_id % count)
-            avoid = queue.broker_name
-            tried.append(queue.broker_name)
+            tries.brokers.append(queue.broker_name)
             try:
                 if failed is not None:
                     failure, failed = failed[2], None
                     raise failure
                 receipts = await self._try(outgoing, info, queue, rest_ms, mode, is_reply=is_reply)
             except TransportError as error:
-                last_error = error
-                is_ambiguous = is_ambiguous or not isinstance(error, ConnectFailed)
-                self._session.doubt_route(topic)
+                tries.last_error = error
+                tries.is_ambiguous = tries.is_ambiguous or not isinstance(error, ConnectFailed)
+                self._session.doubt_route(outgoing.topic)
                 continue
             except BrokerError as error:
-                last_error = error
-                if is_sync and error.code in RETRY_CODES:
-                    if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                        self._session.doubt_route(topic)
+                tries.last_error = error
+                if await self._may_try_again(error, tries, outgoing.topic, is_sync, rest_ms):
                     continue
-                if config.retry_system_busy and error.code in BUSY_CODES:
-                    pause_ms = config.busy_backoff_ms << refusals
-                    refusals += 1
-                    await clock.sleep_ms(min(pause_ms, max(0, rest_ms)))
-                    continue
-                if receipts:
+                if tries.receipts:
                     break
-                raise refused_send(error, queue, tried, is_ambiguous) from error
+                raise refused_send(error, queue, tries.brokers, tries.is_ambiguous) from error
+            tries.receipts = receipts
             if info.is_borrowed:
                 self._destinations.note_stored(info, queue)
-            if (
-                receipts[0].status is SendStatus.SEND_OK
-                or not is_sync
-                or not config.retry_another_broker_when_not_store_ok
-            ):
+            if self._is_good_enough(receipts, is_sync):
                 return receipts
-        if receipts:
-            return receipts  # Stored, and not as safe as asked for: still the best we have.
+        if tries.receipts:
+            return tries.receipts  # Stored, and not as safe as asked for: still the best we have.
         cost_ms = clock.monotonic_ms() - began_ms
-        raise failed_send(outgoing, tried, cost_ms, last_error, is_ambiguous) from last_error
+        raise failed_send(
+            outgoing, tries.brokers, cost_ms, tries.last_error, tries.is_ambiguous
+        ) from tries.last_error
+
+    def _tries_max(self, is_sync: bool) -> int:
+        if is_sync:
+            return 1 + self._config.retry_times_when_send_failed
+        return 1 + self._config.retry_times_when_send_async_failed
+
+    def _next_queue(self, info: PublishInfo, last: str | None, is_sync: bool) -> MessageQueue:
+        queue = self._destinations.next_queue(info, last)
+        if last is not None and self._config.retry_async_on_same_broker and not is_sync:
+            count = info.write_counts.get(last, 0)
+            if count:
+                return MessageQueue(info.topic, last, queue.queue_id % count)
+        return queue
+
+    async def _may_try_again(
+        self, error: BrokerError, tries: _Tries, topic: str, is_sync: bool, rest_ms: int
+    ) -> bool:
+        """Whether a refusal may be followed by another try; a busy broker is given a moment."""
+        if is_sync and error.code in RETRY_CODES:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._session.doubt_route(topic)
+            return True
+        if self._config.retry_system_busy and error.code in BUSY_CODES:
+            pause_ms = self._config.busy_backoff_ms << tries.busy_count
+            tries.busy_count += 1
+            await self._clock.sleep_ms(min(pause_ms, max(0, rest_ms)))
+            return True
+        return False
+
+    def _is_good_enough(self, receipts: tuple[SendReceipt, ...], is_sync: bool) -> bool:
+        return (
+            receipts[0].status is SendStatus.SEND_OK
+            or not is_sync
+            or not self._config.retry_another_broker_when_not_store_ok
+        )
 
     async def deliver_to(
         self, outgoing: Outgoing, info: PublishInfo, queue: MessageQueue, budget_ms: int

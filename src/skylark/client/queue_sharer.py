@@ -75,21 +75,44 @@ class QueueSharer(QueueHolder):
         if not topics:
             await self._let_go_unsubscribed()
             return is_complete
+        wanted = await self._our_share(topics)
+        if wanted is None:
+            return False
+        if not self.config.is_broadcasting and self._members.in_grace:
+            is_complete = False
+        leaving = self._not_ours(wanted)
+        let_go = await self._let_go(leaving)
+        new = [
+            place
+            for places in wanted.values()
+            for place in sorted(places)
+            if place not in self._queues
+        ]
+        taken = await self._take(new) if new else True
+        if leaving or new:
+            await self._share_changed(new_count=len(new), left_count=len(leaving))
+        self._tell_listeners(topics)
+        return is_complete and let_go and taken
+
+    async def _our_share(
+        self, topics: Mapping[str, Iterable[MessageQueue]]
+    ) -> dict[str, set[MessageQueue]] | None:
+        """The queues that should be ours, by topic; None where that cannot be said now."""
         if self.config.is_broadcasting:
-            wanted = {topic: set(queues) for topic, queues in topics.items()}
-        else:
-            members = await self._members.ask(self._broker_addresses())
-            if members is None:
-                return False
-            if self._session.client_id not in members:
-                # Others cannot see us yet, and a share by their lists would not be ours.
-                await self._session.heartbeat()
-                self._again_ms = LOCK_AGAIN_MS
-                return False
-            is_complete = is_complete and not self._members.in_grace
-            wanted = share_of(
-                self.config.strategy, self._group, self._session.client_id, topics, members
-            )
+            return {topic: set(queues) for topic, queues in topics.items()}
+        members = await self._members.ask(self._broker_addresses())
+        if members is None:
+            return None
+        client_id = self._session.client_id
+        if client_id not in members:
+            # Others cannot see us yet, and a share by their lists would not be ours.
+            await self._session.heartbeat()
+            self._again_ms = LOCK_AGAIN_MS
+            return None
+        return share_of(self.config.strategy, self._group, client_id, topics, members)
+
+    def _not_ours(self, wanted: Mapping[str, set[MessageQueue]]) -> list[ProcessQueue]:
+        """Those of our queues that should go; one that was about to, and should not, stays."""
         now_ms = self._clock.monotonic_ms()
         leaving = []
         for place, queue in self._queues.items():
@@ -103,26 +126,18 @@ class QueueSharer(QueueHolder):
                 queue.is_leaving = False  # It came back before it had gone.
                 self._start_pulling(queue)
                 self._queue_stays(queue)
-        let_go = await self._let_go(leaving)
-        new = [
-            place
-            for places in wanted.values()
-            for place in sorted(places)
-            if place not in self._queues
-        ]
-        taken = await self._take(new) if new else True
-        if leaving or new:
-            self._bump_versions()
-            logger.info(
-                "group=%s rebalanced result changed. allocateMessageQueueStrategyName=%s "
-                "members=%d queues=%d new=%d left=%d",
-                *(self._group, self.config.strategy.name, len(self._members.known)),
-                *(len(self._queues), len(new), len(leaving)),
-            )
-            if not self.config.is_broadcasting:
-                await self._conflicts.look(self._broker_addresses(), self._subscriptions)
-        self._tell_listeners(topics)
-        return is_complete and let_go and taken
+        return leaving
+
+    async def _share_changed(self, *, new_count: int, left_count: int) -> None:
+        self._bump_versions()
+        logger.info(
+            "group=%s rebalanced result changed. allocateMessageQueueStrategyName=%s "
+            "members=%d queues=%d new=%d left=%d",
+            *(self._group, self.config.strategy.name, len(self._members.known)),
+            *(len(self._queues), new_count, left_count),
+        )
+        if not self.config.is_broadcasting:
+            await self._conflicts.look(self._broker_addresses(), self._subscriptions)
 
     async def _read_queues(self) -> tuple[dict[str, list[MessageQueue]], bool]:
         topics: dict[str, list[MessageQueue]] = {}
