@@ -19,23 +19,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Self
 
 from ..errors import (
     BrokerError,
     ClientClosed,
-    ClientError,
     InvalidMessage,
     RequestTimedOut,
-    SkylarkError,
     TransportError,
 )
-from ..model.message import Message, Property, StoredMessage
+from ..model.message import Message, StoredMessage
 from ..model.names import check_group_name
 from ..model.queue import MessageQueue
 from ..protocol.headers import CheckTransactionStateRequest
+from .async_sends import AsyncSends
+from .async_sends import SendCallback as SendCallback
 from .batching import Batcher, Pile
 from .delivery import Delivery
 from .destinations import Destinations, wanted_queue
@@ -44,13 +45,9 @@ from .hooks import CommunicationMode, ForbiddenHook, SendHook
 from .latency import LatencyTable
 from .outgoing import (
     MESSAGE_BYTES_MAX,
-    Outgoing,
-    entry_of,
     is_batchable,
-    join_batch,
-    prepare,
-    prepare_batch,
 )
+from .packing import Packer
 from .producer_config import ProducerConfig as ProducerConfig
 from .queue_choice import QueueSelector
 from .receipts import SendReceipt
@@ -61,20 +58,6 @@ from .session import Session
 from .trace import INNER_GROUP, TraceWriter
 
 logger = logging.getLogger(__name__)
-
-ASYNC_SENDS_MAX: Final = 65_535  # Beyond it, send_async refuses: its caller does not wait.
-
-
-class SendCallback(Protocol):
-    """Told how a send_async ended; exactly one of the two is called, once."""
-
-    def on_success(self, receipt: SendReceipt) -> None:
-        """A broker has stored the message."""
-        ...
-
-    def on_exception(self, error: Exception) -> None:
-        """No broker confirmed it."""
-        ...
 
 
 class Producer:
@@ -103,13 +86,11 @@ class Producer:
             session, config, self._destinations, self._requests, self._hooks, self._latency
         )
         self._express = Express(session, config, self._destinations, self._requests, self._hooks)
-        self._extra: dict[str, str] | None = None
-        if session.namespace:
-            self._extra = {Property.INSTANCE_ID: session.namespace}
+        self._packer = Packer(session, config)
+        self._async_sends = AsyncSends()
         self._batcher: Batcher | None = None
         self._tracer: TraceWriter | None = None
         self._trace_task: asyncio.Task[None] | None = None
-        self._pending: set[asyncio.Task[SendReceipt]] = set()
         self._is_open = False
 
     # Opening and closing.
@@ -151,16 +132,14 @@ class Producer:
         try:
             if self._batcher is not None:
                 await self._batcher.flush()
-            if self._pending:
-                await asyncio.wait(self._pending)
+            await self._async_sends.wait()
             if self._tracer is not None:
                 await self._stop_tracing(self._tracer)
         finally:
             if self._batcher is not None:
                 self._batcher.abandon()
                 self._batcher = None
-            for task in self._pending:
-                task.cancel()
+            self._async_sends.cancel()
             await self._session.leave_producer(self)
 
     @property
@@ -208,7 +187,7 @@ class Producer:
         if is_free:
             hot = self._express.begin(message, budget_ms)
             if hot is None:
-                outgoing = self._prepare(message, self._session.wrap(message.topic))
+                outgoing = self._packer.one(message, self._session.wrap(message.topic))
                 return (await self._delivery.deliver(outgoing, budget_ms))[0]
             link, command, answer, began_ms, chosen, message_id = hot
             opaque = command.opaque
@@ -219,11 +198,11 @@ class Producer:
             finally:
                 link.finish(opaque)
             topic = self._session.wrap(message.topic)
-            outgoing = self._prepare(message, topic, message_id=message_id)
+            outgoing = self._packer.one(message, topic, message_id=message_id)
             failed = (began_ms, chosen, failure)
             return (await self._delivery.deliver(outgoing, budget_ms, failed=failed))[0]
         topic = self._session.wrap(message.topic)
-        outgoing = self._prepare(message, topic)
+        outgoing = self._packer.one(message, topic)
         info = await self._destinations.find(topic)
         chosen = wanted_queue(info, message, queue, key, selector, argument)
         return (await self._delivery.deliver_to(outgoing, info, chosen, budget_ms))[0]
@@ -241,15 +220,8 @@ class Producer:
     ) -> asyncio.Task[SendReceipt]:
         """Begin to send a message; the callback, and whoever awaits the task, hear how it ended."""
         self._require_open()
-        if len(self._pending) >= ASYNC_SENDS_MAX:
-            raise ClientError(
-                f"{ASYNC_SENDS_MAX} messages are under way already", hint="await some of them first"
-            )
-        coroutine = self._send_async(message, callback, queue, key, selector, argument, timeout_ms)
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._pending.add(task)
-        task.add_done_callback(self._async_done)
-        return task
+        send = partial(self._send_later, message, queue, key, selector, argument, timeout_ms)
+        return self._async_sends.begin(send, callback)
 
     async def send_oneway(
         self,
@@ -263,7 +235,7 @@ class Producer:
         """Hand a message to the network and forget it; it may be lost without a word."""
         self._require_open()
         topic = self._session.wrap(message.topic)
-        outgoing = self._prepare(message, topic)
+        outgoing = self._packer.one(message, topic)
         info = await self._destinations.find(topic)
         if queue is None and key is None and selector is None:
             chosen = self._destinations.next_queue(info, None)
@@ -294,14 +266,8 @@ class Producer:
         if not batch:
             raise InvalidMessage("a batch without messages", hint="give at least one")
         topic = self._session.wrap(batch[0].topic)
-        outgoing = prepare_batch(
-            batch,
-            topic=topic,
-            message_ids=[self._session.unique_ids.next() for _ in batch],
-            message_bytes_max=self.config.max_message_size,
-            extra_properties=self._extra,
-        )
-        budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
+        outgoing = self._packer.batch(batch, topic)
+        budget_ms = self._budget_ms(timeout_ms)
         if queue is None and key is None:
             return await self._delivery.deliver(outgoing, budget_ms)
         info = await self._destinations.find(topic)
@@ -312,8 +278,7 @@ class Producer:
         """Send what waits to be batched, and wait until all that is under way has ended."""
         if self._batcher is not None:
             await self._batcher.flush()
-        if self._pending:
-            await asyncio.wait(self._pending)
+        await self._async_sends.wait()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that may be sent to; raises NoRoute."""
@@ -335,7 +300,7 @@ class Producer:
     ) -> StoredMessage:
         """Send a message and wait for the reply that a consumer of it sends."""
         self._require_open()
-        budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
+        budget_ms = self._budget_ms(timeout_ms)
         began_ms = self._clock.monotonic_ms()
         topic = self._session.wrap(message.topic)
         if topic not in self._destinations.infos:
@@ -345,7 +310,7 @@ class Producer:
         correlation_id, answer = self._session.replies.expect()
         try:
             marks = request_properties(correlation_id, self._session.client_id, budget_ms)
-            outgoing = self._prepare(message, topic, {**(self._extra or {}), **marks})
+            outgoing = self._packer.request(message, topic, marks)
             if queue is None and key is None and selector is None:
                 await self._delivery.deliver(outgoing, budget_ms)
             else:
@@ -371,8 +336,8 @@ class Producer:
         """Answer a request message; the broker that stored it hands this to the requester."""
         self._require_open()
         message, marks = reply_to(request, body)
-        outgoing = self._prepare(message, message.topic, marks)
-        budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
+        outgoing = self._packer.reply(message, marks)
+        budget_ms = self._budget_ms(timeout_ms)
         return (await self._delivery.deliver(outgoing, budget_ms, is_reply=True))[0]
 
     # What the session asks.
@@ -412,64 +377,39 @@ class Producer:
     ) -> asyncio.Future[SendReceipt]:
         self._require_open()
         topic = self._session.wrap(message.topic)
-        message_id = self._session.unique_ids.next()
-        entry = entry_of(message, topic, message_id, self.config.max_message_size, self._extra)
+        message_id, entry = self._packer.entry(message, topic)
         return batcher.add(message, message_id, entry, topic=topic, queue=queue)
 
     async def _send_pile(self, pile: Pile, queue: MessageQueue | None) -> tuple[SendReceipt, ...]:
-        limit = self.config.max_message_size
-        if len(pile.messages) == 1:
-            outgoing = self._prepare(pile.messages[0], pile.topic, message_id=pile.message_ids[0])
-        else:
-            outgoing = join_batch(pile.messages, pile.topic, pile.message_ids, pile.entries, limit)
+        outgoing = self._packer.pile(pile)
         budget_ms = self.config.send_msg_timeout_ms
         if queue is None:
             return await self._delivery.deliver(outgoing, budget_ms)
         info = await self._destinations.find(pile.topic)
         return await self._delivery.deliver_to(outgoing, info, queue, budget_ms)
 
-    async def _send_async(
+    async def _send_later(
         self,
         message: Message,
-        callback: SendCallback | None,
         queue: MessageQueue | None,
         key: str | None,
         selector: QueueSelector | None,
         argument: Any,
         timeout_ms: int | None,
     ) -> SendReceipt:
-        try:
-            if self._batcher is not None or not (
-                queue is None and key is None and selector is None
-            ):
-                receipt = await self.send(
-                    message,
-                    queue=queue,
-                    key=key,
-                    selector=selector,
-                    argument=argument,
-                    timeout_ms=timeout_ms,
-                )
-            else:
-                outgoing = self._prepare(message, self._session.wrap(message.topic))
-                budget_ms = self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
-                mode = CommunicationMode.ASYNC
-                receipt = (await self._delivery.deliver(outgoing, budget_ms, mode))[0]
-        except SkylarkError as error:
-            if callback is not None:
-                callback.on_exception(error)
-            raise
-        if callback is not None:
-            callback.on_success(receipt)
-        return receipt
-
-    def _async_done(self, task: asyncio.Task[SendReceipt]) -> None:
-        self._pending.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()  # Taken: a caller with a callback need not await the task too.
-        if error is not None and not isinstance(error, SkylarkError):
-            logger.error("a send_async ended with a surprise", exc_info=error)
+        is_free = queue is None and key is None and selector is None
+        if is_free and self._batcher is None:
+            outgoing = self._packer.one(message, self._session.wrap(message.topic))
+            mode = CommunicationMode.ASYNC
+            return (await self._delivery.deliver(outgoing, self._budget_ms(timeout_ms), mode))[0]
+        return await self.send(
+            message,
+            queue=queue,
+            key=key,
+            selector=selector,
+            argument=argument,
+            timeout_ms=timeout_ms,
+        )
 
     def _start_tracing(self) -> None:
         group = f"{INNER_GROUP}-{self.config.group}-PRODUCE-{self._session.rng.randrange(1 << 16)}"
@@ -488,26 +428,8 @@ class Producer:
         await writer.flush()
         self._tracer = None
 
-    # Preparing.
-
-    def _prepare(
-        self,
-        message: Message,
-        topic: str,
-        extra: Mapping[str, str] | None = None,
-        *,
-        message_id: str | None = None,
-    ) -> Outgoing:
-        config = self.config
-        return prepare(
-            message,
-            topic=topic,
-            message_id=message_id or self._session.unique_ids.next(),
-            message_bytes_max=config.max_message_size,
-            compress_from_bytes=config.compress_msg_body_over_howmuch,
-            compression=config.compression,
-            extra_properties=extra if extra is not None else self._extra,
-        )
+    def _budget_ms(self, timeout_ms: int | None) -> int:
+        return self.config.send_msg_timeout_ms if timeout_ms is None else timeout_ms
 
     def _require_open(self) -> None:
         if not self._is_open:
