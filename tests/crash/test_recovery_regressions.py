@@ -235,3 +235,16 @@ def test_a_topic_that_was_damaged_in_the_log_is_named_with_its_place():
     run.files.overwrite("/store/commitlog/00000000000000000000", at, b"/")
     with pytest.raises(StoreDamaged, match=r"00000000000000000000 at .*store check"):
         MessageStore.open(run.config, run.files.copy(), HandClock(run.clock.now_ms()))
+
+
+def test_a_queue_keeps_its_offsets_when_its_last_durable_file_expires():
+    run = ScriptedRun(ASYNC, seed=0)
+    run.put_these([make_message("TopicA", 0, b"x" * 700) for _ in range(10)])
+    run.put_to("TopicB", 0, 6, 1000)
+    run.flush_queues(thorough=True)
+    run.flush_queues(thorough=True)
+    # The eleventh begins a new queue file, and nothing of it is flushed when the first one goes.
+    put_to(run, "TopicA", count=1)
+    run.expire()
+    assert run.files.list_names("/store/consumequeue/TopicA/0") == ["00000000000000000200"]
+    judge_every_crash(run)

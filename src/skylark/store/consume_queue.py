@@ -391,15 +391,17 @@ class ConsumeQueue:
     def remove_before(self, log_start: int) -> int:
         """Delete leading files without a readable entry, never the last; return how many."""
         count = 0
-        while len(self.mapped) > 1:
-            file = self.mapped.files[0]
+        for file in self.mapped.files[:-1]:
             last, size, _ = ENTRY.unpack_from(file.buffer, file.size_bytes - ENTRY_BYTES)
             if last >= log_start and size != FILLER_SIZE:
                 break
-            self.mapped.detach_first().remove()
-            self.min_at = max(self.min_at, self.mapped.start)
             count += 1
         if count:
+            # Someone durable must remember how far offsets have come, and it is the next file.
+            self.mapped.files[count].region.sync()
+            for _ in range(count):
+                self.mapped.detach_first().remove()
+            self.min_at = max(self.min_at, self.mapped.start)
             self._files.sync_directory(self.mapped.directory)
         self.update_min(log_start)
         return count
