@@ -61,7 +61,8 @@ class Express:
             or info.is_borrowed
             or info.route is not self._session.routes.known(topic)
             or not 0 < len(message.body) < self._body_bytes_max
-            or self._hooks
+            or self._hooks.send
+            or self._hooks.forbidden
         ):
             return None
         check_topic(topic)

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class SendHooks:
-    """Who watches the sends of a producer, and who may refuse them; false if nobody does."""
+    """Who watches the sends of a producer, and who may refuse them."""
 
     def __init__(
         self,
@@ -30,13 +30,10 @@ class SendHooks:
         self._clock = session.clock
         self._group = group  # As the application knows it.
 
-    def __bool__(self) -> bool:
-        return bool(self.send or self.forbidden)
-
     def before(
         self, outgoing: Outgoing, queue: MessageQueue, address: str, mode: CommunicationMode
     ) -> SendContext | None:
-        if not self:
+        if not self.send and not self.forbidden:
             return None
         context = SendContext(
             group=self._group,
