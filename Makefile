@@ -19,7 +19,7 @@ $(STAMP): $(SOURCES)
 	touch $@
 
 demo: install
-	$(BIN)/python examples/nameserver_demo.py
+	$(BIN)/python examples/demo.py
 
 # The compiled path first, then the same codecs and servers again on the pure one.
 test: install

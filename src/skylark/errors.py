@@ -5,12 +5,12 @@
     ├── RemoteProtocolError       the peer sent bytes that are not the protocol; the connection ends
     │   └── InvalidHeader         the frame is sound, a field of its typed header is not
     ├── InvalidBody               a JSON body, record or batch that does not parse
-    │   └── InvalidJson           it is not JSON, not even in fastjson's dialect
-    ├── InvalidExpression         a filter expression that cannot be understood
-    ├── InvalidName               a topic or group name that breaks the rules for names
+    │   ├── InvalidJson           it is not JSON, not even in fastjson's dialect
     │   ├── InvalidRecord         a record, on the wire or on disk: also a CorruptRecord
     │   ├── InvalidBatch          a batch body whose lengths lie
     │   └── InvalidCompression    a compressed body that does not expand, or expands too far
+    ├── InvalidExpression         a filter expression that cannot be understood
+    ├── InvalidName               a topic or group name that breaks the rules for names
     ├── TransportError            the peer is not there
     │   ├── ConnectFailed         nothing listens, or the address does not resolve
     │   ├── ConnectionLost        it was there
