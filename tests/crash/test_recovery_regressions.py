@@ -248,3 +248,24 @@ def test_a_queue_keeps_its_offsets_when_its_last_durable_file_expires():
     run.expire()
     assert run.files.list_names("/store/consumequeue/TopicA/0") == ["00000000000000000200"]
     judge_every_crash(run)
+
+
+def test_a_file_made_ahead_goes_before_the_files_that_truncation_deletes():
+    run = ScriptedRun(SYNC, seed=0)
+    run.put_to("TopicA", 0, 5, 1500)  # Two to a file: the third file is more than half full.
+    run.put_to("TopicA", 0, 1, 900)
+    run.flush()
+    assert len(run.files.list_names("/store/commitlog")) == len(run.store.log.mapped) + 1
+    before = len(run.files.trace)
+    run.truncate(4)
+    judge = Judge(run.config, run.clock.now_ms())
+    promise, possible = run.moments[-2], run.moments[-2].histories
+    disk = run.files.replay(run.files.trace[:before])
+    for change in run.files.trace[before:]:
+        disk.apply(change)
+        for how, state in disk.crash_states(subsets=2):
+            try:
+                judge.judge(state, promise, possible).close()
+            except Exception as error:
+                error.add_note(f"after: {how} behind {change.kind} {change.path}")
+                raise

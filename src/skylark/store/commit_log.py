@@ -120,7 +120,10 @@ class CommitLog:
         assert flushed <= end
         # The first file stays even if nothing is left in it: its name is what keeps offsets from
         # beginning at 0 again.
-        self.mapped.remove_after(max(end, self.mapped.start + 1))
+        with self._making:
+            # The one made ahead goes first, or a crash in between would leave a hole.
+            self.remove_spare()
+            self.mapped.remove_after(max(end, self.mapped.start + 1))
         file = self.mapped.at(end)
         if file is not None:
             at = end - file.start
