@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 
-from ..config.schema import safe_text
+from ..config.schema import safe_path, safe_text
 from ..errors import ConfigError, SkylarkError, StoreLocked, StoreUnreadable, TransportError
 
 DONE = 0
@@ -24,7 +24,6 @@ NOT_REACHABLE = 3
 INTERRUPTED = 130
 READER_GONE = 141
 
-_PATH_CHARS_MAX = 4096
 _BOUND = re.compile(r"address \('(?P<host>[^']*)', (?P<port>\d+)")
 _UNUSABLE_FILE = {
     errno.EACCES,
@@ -83,6 +82,6 @@ def _os_failure(error: OSError) -> tuple[str, int]:
             WRONG_USE,
         )
     if error.filename is not None and error.errno in _UNUSABLE_FILE:
-        path = safe_text(str(error.filename), _PATH_CHARS_MAX)  # Half a path helps nobody.
+        path = safe_path(str(error.filename))
         return f"cannot use {path}: {text}; correct the path or its permissions", WRONG_USE
     return safe_text(str(error)), FAILED

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..errors import ConfigError
 from . import rocketmq_keys
-from .schema import safe_text, value_text
+from .schema import safe_path, safe_text, value_text
 
 FILE_BYTES_MAX = 1024 * 1024
 
@@ -40,7 +40,7 @@ class Property(NamedTuple):
 
 def read_config_file(path: str | os.PathLike[str], component: str) -> list[Property]:
     """Read the entries of a file that may concern a component; raises ConfigError."""
-    name = safe_text(os.fspath(path))
+    name = safe_path(path)
     try:
         with open(path, "rb") as opened:
             raw = opened.read(FILE_BYTES_MAX + 1)

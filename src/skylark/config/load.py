@@ -15,6 +15,7 @@ from .schema import (
     Settings,
     Value,
     did_you_mean,
+    safe_path,
     safe_text,
     settings_of,
     spellings_of,
@@ -89,7 +90,7 @@ def load(
     filling = _Filling(schema)
     if file is not None:
         for key, text, line in read_config_file(file, schema.component):
-            source = Source("file", f"{safe_text(os.fspath(file))}:{line}")
+            source = Source("file", f"{safe_path(file)}:{line}")
             filling.take(_Given(key, text, source))
     filling.take_environment(os.environ if env is None else env)
     for key, text, name in flags:

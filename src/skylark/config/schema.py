@@ -20,6 +20,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHOWN_CHARS_MAX = 80
+_PATH_CHARS_MAX = 4096
 _NEAR_ENOUGH = 0.75
 
 
@@ -257,6 +258,11 @@ def safe_text(text: str, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     """Make text safe and short enough to stand in one line of a message."""
     safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return safe if len(safe) <= chars_max else safe[: chars_max - 3] + "..."
+
+
+def safe_path(path: str | os.PathLike[str]) -> str:
+    """Make a path safe for one line of a message, and leave it whole: half of it helps nobody."""
+    return safe_text(os.fspath(path), _PATH_CHARS_MAX)
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
