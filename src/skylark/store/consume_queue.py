@@ -27,7 +27,7 @@ from ..errors import CorruptRecord, StoreDamaged
 from ..model.queue import PhysicalOffset
 from . import append
 from .append import ENTRY, ENTRY_BYTES, FILLER_SIZE, QueueCursor
-from .files import Files, Region, is_zero
+from .files import Files, Region, Syncable, is_zero
 from .mapped_file import MappedFile, MappedFileQueue, RegionCache
 
 logger = logging.getLogger(__name__)
@@ -343,11 +343,11 @@ class ConsumeQueue:
         count = (end - start) // ENTRY_BYTES
         file.buffer[start - file.start : end - file.start] = _FILLER * count
 
-    def dirty_regions(self) -> list[Region]:
-        """The regions with entries that may not be on the disk, and mark them clean."""
+    def dirty_regions(self) -> list[Syncable]:
+        """The files with entries that may not be on the disk, and mark them clean."""
         cursor = self.cursor
         cursor.is_dirty = False
-        return [file.region for file in self.mapped.files if file.end > cursor.dirty_from]
+        return [file.syncable for file in self.mapped.files if file.end > cursor.dirty_from]
 
     def unsynced_directories(self) -> list[str]:
         """The directories that must be synced for new files of the queue to keep their names."""

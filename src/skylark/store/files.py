@@ -49,7 +49,15 @@ class DiskSpace:
         return 0.0 if total == 0 else -(-self.used_bytes * 100 // total) / 100
 
 
-class Region(Protocol):
+class Syncable(Protocol):
+    """Something with bytes that can be made safe from a power cut."""
+
+    def sync(self) -> None:
+        """Return when every byte written so far would survive a power cut; from any thread."""
+        ...
+
+
+class Region(Syncable, Protocol):
     """One file of fixed size, mapped whole.
 
     A region ends when nobody refers to it any more, and its memory when nobody holds a view of it:
@@ -212,6 +220,7 @@ class OsRegion:
         self.path = path
         self.size_bytes = size_bytes
         self.reserved = 0
+        self._descriptor = -1  # For __del__, should one of the next steps fail.
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         # No reference to the mmap is kept: it unmaps itself when the last view of it dies.
         self.buffer = memoryview(mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, access))
@@ -263,7 +272,8 @@ class OsRegion:
             os.fdatasync(self._descriptor)
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
 
 class OsFileLock:

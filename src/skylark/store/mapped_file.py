@@ -19,8 +19,8 @@ import os
 from collections import deque
 from typing import Protocol
 
-from ..errors import StoreDamaged
-from .files import Files, Region
+from ..errors import StoreDamaged, StoreError
+from .files import Files, Region, Syncable
 
 _NAME_DIGITS = 20
 
@@ -66,6 +66,25 @@ class RegionCache:
     def discard(self, file: MappedFile) -> None:
         """Forget a file that closes for another reason."""
         self._opened.remove(file)
+
+
+class _UnmappedFile:
+    """A file with pages that may not be on the disk, though nobody has it open."""
+
+    def __init__(self, files: Files, path: str, size_bytes: int) -> None:
+        self._files = files
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def sync(self) -> None:
+        """Open the file for as long as the sync takes; one that was removed needs none."""
+        try:
+            region = self._files.map(self._path, self._size_bytes, writable=False)
+        except StoreError:
+            if not self._files.exists(self._path):
+                return
+            raise
+        region.sync()
 
 
 class MappedFile:
@@ -124,6 +143,15 @@ class MappedFile:
             self._region = region
             self._cache.add(self)
         return region
+
+    @property
+    def syncable(self) -> Syncable:
+        """What a flush has to sync: the mapping, or the file itself while it is not mapped.
+
+        A flush of ten thousand queues must not open ten thousand files at once.
+        """
+        region = self._region
+        return _UnmappedFile(self._files, self.path, self.size_bytes) if region is None else region
 
     @property
     def buffer(self) -> memoryview:

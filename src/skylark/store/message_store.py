@@ -60,7 +60,7 @@ from .consume_queue import ConsumeQueue
 from .consume_queue_ext import ExtUnit, is_address
 from .consume_queues import ConsumeQueues
 from .dispatcher import Dispatcher
-from .files import FileLock, Files, Region
+from .files import FileLock, Files, Syncable
 from .key_index import IndexMark, KeyIndex
 from .mapped_file import RegionCache
 from .recovery import Progress, RecoveryReport, recover
@@ -140,7 +140,7 @@ class QueryResult:
 class FlushWork:
     """What one flush has to do; run() may be called on any thread."""
 
-    regions: list[Region]
+    regions: list[Syncable]
     log_end: int
     log_ms: int
     # Directories in which files were made, and how to sync them.
@@ -468,7 +468,7 @@ class MessageStore:
         if not self.config.is_sync_flush:
             self.dispatch()  # With the transient pool, a commit is what makes visible.
         return FlushWork(
-            self.log.unflushed_regions(),
+            [*self.log.unflushed_regions()],
             self.log.committed,
             self._last_stored_ms,
             prepare=self.log.prepare_next_file if self.log.wants_next_file else None,
@@ -490,7 +490,7 @@ class MessageStore:
         # more may become visible, so it goes before anyone asks which queues are dirty.
         log_work = self.begin_flush() if thorough else None
         least = 0 if thorough else self.config.flush_consume_queue_least_pages * _PAGE_BYTES
-        regions: list[Region] = []
+        regions: list[Syncable] = []
         directories: list[str] = []
         kept = []
         for cursor in self.queues.dirty:

@@ -494,3 +494,22 @@ def test_a_deleted_topic_starts_at_zero_again(files, clock):
     store.close()
     with MessageStore.open(TINY, files, clock) as again:
         assert again.max_offset("Gone", 1) == 1
+
+
+def test_a_flush_of_many_queues_opens_no_more_files_than_allowed(files, clock):
+    config = dataclasses.replace(
+        TINY, mapped_regions_max=16, mapped_file_size_commit_log=1 << 20, max_index_num=1_000
+    )
+    with MessageStore.open(config, files, clock) as store:
+        for number in range(100):
+            put(store, make_message(f"T{number}"))
+        work = store.begin_queue_flush(thorough=True)
+        assert (
+            sum(hasattr(one, "buffer") for one in work.regions) <= 16 + 2
+        )  # The log and the index.
+        assert len(work.regions) > 100
+        files.remove("/store/consumequeue/T3/0/00000000000000000000")  # As retention might.
+        work.run()
+        store.end_queue_flush(work)
+    with MessageStore.open(config, files, clock) as store:
+        assert all(store.max_offset(f"T{number}", 0) == 1 for number in range(100))
