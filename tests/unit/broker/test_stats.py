@@ -286,3 +286,21 @@ def test_the_runtime_info_has_every_key_and_names_no_directory(world: BrokerWorl
             assert b"/store" not in bytes(answer.body)
 
     world.run(main)
+
+
+def test_the_runtime_info_shows_the_services_of_the_store_at_work(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            await client.send(properties={"DELAY": "1"})
+            behind = KVTable.from_json(
+                (await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body
+            )
+            assert int(behind.table["remainHowManyDataToFlush"].split()[0]) > 0
+            await world.clock.sleep_ms(30_000)
+            after = KVTable.from_json((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+            assert after.table["dispatchBehindBytes"] == "0"
+            assert int(after.table["remainHowManyDataToFlush"].split()[0]) == 0
+            assert after.table["scheduleMessageOffset_1"] == "1,1"
+            assert float(after.table["commitLogDiskRatio"]) >= 0.0
+
+    world.run(main)
