@@ -12,6 +12,7 @@ from skylark.config import (
     Flag,
     Settings,
     apply_update,
+    config_text,
     explain,
     explain_all,
     load,
@@ -22,9 +23,10 @@ from skylark.config import (
     reference_page,
     setting,
     settings_of,
+    update_from_text,
 )
 from skylark.errors import ConfigError, InvalidSetting, SettingRefused
-from skylark.nameserver.config import NameServerConfig, config_text, update_from_text
+from skylark.nameserver.config import NameServerConfig
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from typing import ClassVar
 
-from ..config import Settings, Update, apply_update, public_items, rocketmq_keys, setting
+from ..config import ServerSettings, setting
 from ..errors import ConfigError, InvalidName
 from ..model.names import check_topic_name
 from ..store.config import DELAY_LEVELS, FlushDiskType, StoreConfig
@@ -20,7 +20,6 @@ LISTEN_PORT = 10911
 FAST_PORT_STEP = -2
 HA_PORT_STEP = 1
 LOG_FILE_NAME = "broker.log"
-UPDATE_TEXT_CHARS_MAX = 65_536
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -60,10 +59,11 @@ _INERT_KEYS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(Settings):
+class BrokerConfig(ServerSettings):
     """The settings of a broker."""
 
     component: ClassVar[str] = "broker"
+    inert_keys: ClassVar[tuple[str, ...]] = _INERT_KEYS
 
     # Who it is.
 
@@ -100,13 +100,6 @@ class BrokerConfig(Settings):
         "DefaultRegion",
         "The region that answers to sends carry, for traces.",
         rocketmq_default="DefaultRegion",
-    )
-    rocketmq_home: str = setting(
-        "",
-        "Directory of a RocketMQ installation, for scripts that set it; nothing is read there.",
-        path=True,
-        rocketmq_key="rocketmqHome",
-        env=("ROCKETMQ_HOME",),
     )
     broker_config_path: str = setting(
         "",
@@ -588,50 +581,12 @@ class BrokerConfig(Settings):
 
     # Network.
 
-    listen_host: str = setting(
-        "0.0.0.0",  # noqa: S104 - clients of other machines are the point
-        "Address to listen on; 127.0.0.1 keeps the broker to this machine.",
-        rocketmq_key="bindAddress",
-        rocketmq_default="0.0.0.0",  # noqa: S104
-    )
     listen_port: int = setting(
         LISTEN_PORT,
         "Port to listen on; the port two below serves all but pulls. 0 picks a free one.",
         at_least=0,
         at_most=65_535,
         rocketmq_default=LISTEN_PORT,
-    )
-    frame_bytes_max: int = setting(
-        16 * _MIB,
-        "Largest frame; a longer one closes the connection before memory is taken.",
-        at_least=65_536,
-        at_most=256 * _MIB,
-        rocketmq_key="com.rocketmq.remoting.frameMaxLength",
-        rocketmq_default=16 * _MIB,
-    )
-    header_bytes_max: int = setting(
-        65_536, "Largest header within a frame.", at_least=1_024, at_most=16 * _MIB
-    )
-    first_frame_timeout_ms: int = setting(
-        10_000,
-        "A connection that has not sent a whole frame by then is closed.",
-        at_least=100,
-        at_most=_DAY_MS,
-    )
-    idle_timeout_ms: int = setting(
-        120_000,
-        "A connection that has been silent for this long is closed.",
-        at_least=1_000,
-        at_most=_DAY_MS,
-        rocketmq_key="serverChannelMaxIdleTimeSeconds",
-        rocketmq_default=120,
-        rocketmq_unit=1_000,
-    )
-    stalled_write_timeout_ms: int = setting(
-        30_000,
-        "A peer that has read nothing for this long while answers wait for it is closed.",
-        at_least=100,
-        at_most=_DAY_MS,
     )
     unsent_bytes_max: int = setting(
         4 * _MIB,
@@ -645,86 +600,15 @@ class BrokerConfig(Settings):
         at_least=_MIB,
         at_most=1024 * _GIB,
     )
-    in_flight_max: int = setting(
-        256,
-        "Requests of one connection under way at once; reading pauses there.",
-        at_least=1,
-        at_most=65_536,
-    )
-    connections_max: int = setting(
-        15_000, "Connections held at once; further ones are refused.", at_least=1, at_most=_INT_MAX
-    )
-    drain_timeout_ms: int = setting(
-        10_000,
-        "How long a stop waits for the requests under way.",
-        at_least=0,
-        at_most=_DAY_MS,
-    )
     stop_grace_ms: int = setting(
         500,
         "How long a stop goes on refusing sends, so that producers turn to another broker.",
         at_least=0,
         at_most=_DAY_MS,
     )
-    tls_mode: str = setting(
-        "permissive",
-        "`disabled` closes TLS connections, `enforcing` plain ones, `permissive` takes both; "
-        "without a certificate, permissive is plain only.",
-        choices=("disabled", "permissive", "enforcing"),
-        rocketmq_key="tls.server.mode",
-        rocketmq_default="permissive",
-    )
-    tls_cert_path: str = setting(
-        "",
-        "Certificate chain of the server, PEM; read again when the file changes.",
-        path=True,
-        rocketmq_key="tls.server.certPath",
-    )
-    tls_key_path: str = setting(
-        "",
-        "Private key of the server, PEM, without a password.",
-        path=True,
-        rocketmq_key="tls.server.keyPath",
-    )
-    tls_trust_path: str = setting(
-        "",
-        "Certificates that client certificates are checked against, PEM.",
-        path=True,
-        rocketmq_key="tls.server.trustCertPath",
-    )
-    tls_client_auth: str = setting(
-        "none",
-        "Whether a client shows a certificate.",
-        choices=("none", "optional", "require"),
-        rocketmq_key="tls.server.need.client.auth",
-        rocketmq_default="none",
-    )
-    tls_handshake_timeout_ms: int = setting(
-        10_000, "A handshake that takes longer is dropped.", at_least=100, at_most=_DAY_MS
-    )
-    tls_handshakes_max: int = setting(
-        200, "Handshakes under way at once.", at_least=1, at_most=65_536
-    )
-
-    # Logs.
-
-    log_format: str = setting(
-        "text", "`text` for people, `json` for one JSON object per line.", choices=("text", "json")
-    )
-    log_level: str = setting(
-        "info",
-        "The least level that is logged.",
-        choices=("debug", "info", "warning", "error"),
-        hot=True,
-        remote=True,
-    )
-    log_dir: str = setting(
-        "~/logs/rocketmqlogs",
-        f"Directory of {LOG_FILE_NAME}; `-` logs to standard error only.",
-        path=True,
-    )
 
     def check_together(self) -> None:
+        ServerSettings.check_together(self)
         if self.broker_role != "ASYNC_MASTER":
             raise ConfigError(
                 f"brokerRole={self.broker_role}: replication is not available yet; "
@@ -750,21 +634,6 @@ class BrokerConfig(Settings):
                     check_topic_name(name)  # Both are names of topics as well.
                 except InvalidName as error:
                     raise ConfigError(f"{key}={name}: it {error.problem}") from None
-        if bool(self.tls_cert_path) != bool(self.tls_key_path):
-            raise ConfigError(
-                "tlsCertPath and tlsKeyPath belong together: set both, or neither for no TLS"
-            )
-        if self.tls_mode == "enforcing" and not self.tls_cert_path:
-            raise ConfigError(
-                "tlsMode=enforcing needs a certificate: set tlsCertPath and tlsKeyPath"
-            )
-        if self.tls_client_auth != "none" and not self.tls_trust_path:
-            raise ConfigError(
-                f"tlsClientAuth={self.tls_client_auth} needs certificates to check against: "
-                "set tlsTrustPath, or tlsClientAuth=none"
-            )
-        if self.header_bytes_max > self.frame_bytes_max:
-            raise ConfigError("headerBytesMax is larger than frameBytesMax: lower it")
         if self.max_message_size > self.frame_bytes_max - self.header_bytes_max:
             raise ConfigError(
                 "maxMessageSize leaves no room for the header in a frame: lower it, "
@@ -798,23 +667,3 @@ class LiveConfig:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.current = config
-
-
-def config_text(config: BrokerConfig) -> str:
-    """Answer GET_BROKER_CONFIG: `key=value` lines, with paths and secrets masked."""
-    items = public_items(config) + [(key, rocketmq_keys.INERT[key].default) for key in _INERT_KEYS]
-    return "".join(f"{key}={value}\n" for key, value in items)
-
-
-def update_from_text(config: BrokerConfig, text: str) -> Update[BrokerConfig]:
-    """Apply the body of UPDATE_BROKER_CONFIG, all of it or nothing.
-
-    Raises SettingRefused (answer NO_PERMISSION) for a key that is not on the allow-list, and
-    another ConfigError (answer SYSTEM_ERROR) for a text or a value that does not parse.
-    """
-    if len(text) > UPDATE_TEXT_CHARS_MAX:
-        raise ConfigError(
-            f"an update of {len(text)} characters; at most {UPDATE_TEXT_CHARS_MAX} are taken"
-        )
-    refuse = [key.strip() for key in config.config_black_list.split(";")]
-    return apply_update(config, text, refuse=refuse)

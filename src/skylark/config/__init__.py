@@ -20,6 +20,7 @@ from .files import Property, merge_properties, parse_properties
 from .load import DEFAULT, Flag, Loaded, Source, load, parse_set
 from .remote import Update, apply_update, public_items
 from .schema import Setting, Settings, Value, did_you_mean, setting, settings_of, value_text
+from .server import ServerSettings, config_text, update_from_text
 
 __all__ = [
     "DEFAULT",
@@ -27,12 +28,14 @@ __all__ = [
     "Flag",
     "Loaded",
     "Property",
+    "ServerSettings",
     "Setting",
     "Settings",
     "Source",
     "Update",
     "Value",
     "apply_update",
+    "config_text",
     "did_you_mean",
     "explain",
     "explain_all",
@@ -44,5 +47,6 @@ __all__ = [
     "reference_page",
     "setting",
     "settings_of",
+    "update_from_text",
     "value_text",
 ]

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from ..clock import Clock
-from ..config import merge_properties
+from ..config import config_text, merge_properties, update_from_text
 from ..errors import BrokerError, SettingRefused, StoreError
 from ..protocol.bodies import (
     DataVersionBody,
@@ -37,7 +37,7 @@ from ..protocol.command import Command
 from ..protocol.exchange import AnyRequest, Peer, Request, Response
 from ..protocol.header import Header
 from ..protocol.headers import route as headers
-from .config import NameServerConfig, config_text, update_from_text
+from .config import NameServerConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KVConfig, SmallFiles
 from .route_table import BrokerIdentity, MasterAddress, RouteTable
 

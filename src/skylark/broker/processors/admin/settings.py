@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-from ....config import merge_properties
+from ....config import config_text, merge_properties, update_from_text
 from ....errors import BrokerError, SettingRefused, StoreError
 from ....model.topic import SCHEDULE_TOPIC
 from ....model.version import DataVersion
@@ -17,7 +17,6 @@ from ....protocol.bodies import DataVersionBody
 from ....protocol.codes import ResponseCode
 from ....protocol.exchange import AnyRequest, Peer, Response
 from ....protocol.headers import GetBrokerConfigResponse
-from ...config import config_text, update_from_text
 from ...parts import Parts
 
 logger = logging.getLogger(__name__)
