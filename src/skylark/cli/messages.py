@@ -14,8 +14,7 @@ from ..client.connect import connect
 from ..client.facade import Client
 from ..errors import ConfigError, InvalidName, LocalProtocolError, TransportError
 from ..model.names import check_topic_name
-from . import exits
-from .broker import Parser
+from . import exits, roles
 
 T = TypeVar("T")
 
@@ -24,13 +23,7 @@ DEFAULT_ADDRESS = "127.0.0.1:9876"
 
 def make_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """A parser with the flags that both commands have."""
-    parser = Parser(
-        prog=program,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = roles.make_parser(program, description, epilog)
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
         "-n",

@@ -18,8 +18,7 @@ from contextlib import AsyncExitStack
 from ..broker.config import BrokerConfig
 from ..config import Flag, Loaded, load, parse_set
 from ..nameserver.config import NameServerConfig
-from . import exits
-from .broker import Parser
+from . import exits, roles
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +36,8 @@ SKYLARK_* variables. The line that is printed when all is ready looks like
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=program,
-        description="Run a name server and brokers in one process, for one machine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = roles.make_parser(
+        program, "Run a name server and brokers in one process, for one machine.", _EPILOG
     )
     add = parser.add_argument
     add("--data", metavar="DIR", default="~/skylark", help="where all data is kept (~/skylark)")
@@ -58,31 +53,23 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--no-console", action="store_true", help="run no console, as this version does anyway")
     add("--brokers", metavar="N", default="1", help="how many brokers (1)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="set any broker setting")
-    add("--log-format", metavar="text|json", help="how log lines look")
-    add("--log-level", metavar="LEVEL", help="debug, info, warning or error")
-    add("--log-dir", metavar="DIR", help=f"where {LOG_FILE_NAME} is written; - for standard error")
+    roles.add_log_flags(parser, LOG_FILE_NAME)
     return parser
 
 
 def main(argv: Sequence[str] | None = None, *, program: str = "skylark up") -> int:
     """Parse the arguments and run; returns the exit code."""
     arguments = _parser(program).parse_args(sys.argv[1:] if argv is None else argv)
-    try:
-        plan = Plan(arguments)
-        for warning in plan.warnings:
-            exits.complain(program, f"warning: {warning}")
-        if arguments.console_port is not None:
-            exits.complain(program, "warning: this version has no console; --console-port is idle")
-        return _run(plan)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
-    except Exception as error:
-        known = exits.failure(error)
-        if known is None:
-            raise
-        message, code = known
-        exits.complain(program, message)
-        return code
+    return roles.guarded(program, lambda: _main(program, arguments))
+
+
+def _main(program: str, arguments: argparse.Namespace) -> int:
+    plan = Plan(arguments)
+    for warning in plan.warnings:
+        exits.complain(program, f"warning: {warning}")
+    if arguments.console_port is not None:
+        exits.complain(program, "warning: this version has no console; --console-port is idle")
+    return _run(plan)
 
 
 class Plan:

@@ -128,8 +128,8 @@ def test_warnings_and_keys_without_effect_are_in_the_log(
     flags = ["--set", "serverWorkerThreads=5", "--set", "listnPort=5", "--log-level", "debug"]
     assert namesrv.main(flags) == 0
     logged = (tmp_path / "logs" / "rocketmqlogs" / "namesrv.log").read_text()
-    assert "DEBUG cli.namesrv - config: --set: serverWorkerThreads has no effect" in logged
-    assert "WARNING cli.namesrv - config: --set: unknown key listnPort" in logged
+    assert "DEBUG cli.roles - config: --set: serverWorkerThreads has no effect" in logged
+    assert "WARNING cli.roles - config: --set: unknown key listnPort" in logged
     assert "serverWorkerThreads" not in capsys.readouterr().err
 
 
