@@ -267,6 +267,11 @@ class OsRegion:
             ctypes.c_void_p(start), ctypes.c_size_t(self.size_bytes), _MADV_POPULATE_WRITE
         )
 
+    @property
+    def descriptor(self) -> int:
+        """For fdatasync alone, by those who keep this region alive until it is done."""
+        return self._descriptor
+
     def sync(self) -> None:
         with _os_errors(self.path, "flush"):
             os.fdatasync(self._descriptor)

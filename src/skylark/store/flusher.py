@@ -1,8 +1,9 @@
 """Flusher: group commit or interval; wait_flushed(offset).
 
-One thread syncs, so that the loop never waits for a disk. While it is at it, appends go on, and all
-that arrived in the meantime is the next flush: with 64 senders waiting, one fdatasync serves them
-all. There is no pause between flushes; the disk sets the pace.
+Threads sync, one flush at a time, so that the loop never waits for a disk. While one is at it,
+appends go on, and all that arrived in the meantime is the next flush: with 64 senders waiting, one
+fdatasync serves them all. There is no pause between flushes; the disk sets the pace. A flush that
+is nothing but fdatasync goes to the SyncThread, which does not compete with the loop for the GIL.
 
     mode          commit log                                    queues
     SYNC_FLUSH    as soon as something is appended              every second those with 2 dirty
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +26,9 @@ from typing import NamedTuple
 
 from ..clock import Clock
 from ..errors import StoreClosed, StoreError
+from .files import OsRegion, store_error
 from .message_store import FlushWork, MessageStore
+from .sync_thread import SyncThread
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,11 @@ class Flusher:
         self._waiters: list[_Waiter] = []
         self._waiter_count = 0
         self._executor: ThreadPoolExecutor | None = None
+        # Two syncs of one descriptor at once would share its error: only one of them is told.
+        self._one_at_a_time = asyncio.Lock()
+        self._sync_thread: SyncThread | None = None
+        self._synced: asyncio.Future[tuple[int, int]] | None = None
+        self._syncing: list[OsRegion] = []  # Kept open until the thread is done with them.
         self._has_failed = False
         self._flush_count = 0
         self._last_flush_ms = 0
@@ -93,6 +102,11 @@ class Flusher:
                 with suppress(asyncio.CancelledError):
                     await task
             # The thread ends its sync: a region must not be written and synced by two at once.
+            if self._synced is not None:
+                await self._synced
+            if self._sync_thread is not None:
+                self._sync_thread.close()
+                self._sync_thread = None
             await asyncio.to_thread(self._executor.shutdown)
             self._executor = None
             self._release(StoreClosed("the flusher has stopped"))
@@ -152,11 +166,16 @@ class Flusher:
     # Flushing.
 
     async def _run(self, work: FlushWork, finish: Callable[[FlushWork], None]) -> bool:
-        """Do one flush on the thread; False when the store has ended as a writer."""
+        """Do one flush on a thread; False when the store has ended as a writer."""
         assert self._executor is not None
         started = self._clock.monotonic_ms()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+            async with self._one_at_a_time:
+                regions = work.plain_regions
+                if regions is not None:
+                    await self._sync(regions)
+                else:
+                    await asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
             if self._store.failure is None:
                 finish(work)
         except StoreError as error:
@@ -172,6 +191,28 @@ class Flusher:
         self._flush_count += 1
         self._release()
         return True
+
+    async def _sync(self, regions: list[OsRegion]) -> None:
+        """Have files synced and nothing else; none after a flush that failed."""
+        if self._has_failed:
+            raise StoreClosed("a flush has failed before")
+        if self._sync_thread is None:
+            self._sync_thread = SyncThread(self._on_synced)
+        self._synced = asyncio.get_running_loop().create_future()
+        self._syncing = regions
+        self._sync_thread.submit([region.descriptor for region in regions])
+        # Shielded: who stops waiting must not make it look as if the sync had ended.
+        number, descriptor = await asyncio.shield(self._synced)
+        if number != 0:
+            path = next(region.path for region in regions if region.descriptor == descriptor)
+            raise store_error(path, "flush", OSError(number, os.strerror(number)))
+
+    def _on_synced(self, number: int, descriptor: int) -> None:
+        assert self._synced is not None
+        self._has_failed = self._has_failed or number != 0
+        self._synced.set_result((number, descriptor))
+        self._synced = None
+        self._syncing = []
 
     def _do(self, work: FlushWork) -> None:
         """On the thread: one flush; none after one that failed, not even if it waited in line."""

@@ -60,10 +60,11 @@ from .consume_queue import ConsumeQueue
 from .consume_queue_ext import ExtUnit, is_address
 from .consume_queues import ConsumeQueues
 from .dispatcher import Dispatcher
-from .files import FileLock, Files, Syncable
+from .files import FileLock, Files, OsRegion, Syncable
 from .key_index import IndexMark, KeyIndex
 from .mapped_file import RegionCache
 from .recovery import Progress, RecoveryReport, recover
+from .sync_thread import DESCRIPTORS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +149,14 @@ class FlushWork:
     sync_directory: Callable[[str], None] | None = None
     save: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
+
+    @property
+    def plain_regions(self) -> list[OsRegion] | None:
+        """The open files of a flush that is nothing but fdatasync; None if there is more to do."""
+        if self.directories or self.save is not None or self.prepare is not None:
+            return None
+        plain = [region for region in self.regions if isinstance(region, OsRegion)]
+        return plain if 0 < len(plain) == len(self.regions) <= DESCRIPTORS_MAX else None
 
     def run(self) -> None:
         """Sync everything, then write the checkpoint that says so."""
