@@ -313,6 +313,9 @@ class Broker:
 
     def _config_changed(self, config: BrokerConfig) -> None:
         self._on_config(config)
+        if self.parts is not None:
+            self.parts.retention.reconfigure(config.store_config())
+            self.parts.topics.reconfigure(config)
         if self._registration is not None and config.broker_permission != self._permission:
             self._registration.register_soon()  # It is part of every topic's registration.
         self._permission = config.broker_permission

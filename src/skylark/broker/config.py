@@ -152,6 +152,8 @@ class BrokerConfig(ServerSettings):
     auto_create_topic_enable: bool = setting(
         True,
         "Make a topic when the first message is sent to it.",
+        hot=True,
+        remote=True,
         rocketmq_default=True,
     )
     default_topic_queue_nums: int = setting(
@@ -531,10 +533,16 @@ class BrokerConfig(ServerSettings):
         "How many hours messages are kept.",
         at_least=0,
         at_most=24 * 365 * 100,
+        hot=True,
+        remote=True,
         rocketmq_default=72,
     )
     delete_when: str = setting(
-        "04", "Hours of the day in which expired files go, joined by `;`.", rocketmq_default="04"
+        "04",
+        "Hours of the day in which expired files go, joined by `;`.",
+        hot=True,
+        remote=True,
+        rocketmq_default="04",
     )
     clean_resource_interval: int = setting(
         10_000,
@@ -548,6 +556,8 @@ class BrokerConfig(ServerSettings):
         "Above this use of the disk, in per cent, expired files go at once.",
         at_least=1,
         at_most=100,
+        hot=True,
+        remote=True,
         rocketmq_default=75,
     )
     disk_space_clean_forcibly_ratio: int = setting(
@@ -569,7 +579,11 @@ class BrokerConfig(ServerSettings):
         0, "Nothing more is written below this many free bytes.", at_least=0, at_most=_LONG_MAX
     )
     clean_file_forcibly_enable: bool = setting(
-        True, "Let files go before they expire when the disk is full.", rocketmq_default=True
+        True,
+        "Let files go before they expire when the disk is full.",
+        hot=True,
+        remote=True,
+        rocketmq_default=True,
     )
     check_crc_on_recover: bool = setting(
         True,

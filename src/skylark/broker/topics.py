@@ -66,18 +66,31 @@ class TopicTable:
             self._version = body.data_version
         else:
             self._version = DataVersion(self._clock.now_ms(), 0)
-        before = dict(self._topics)
+        missing = self._missing_built_in()
+        if missing:
+            self._topics.update(missing)
+            self._version = self._version.next(self._clock.now_ms())
+            self._save()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Go by other settings from now on; raises StoreError if a topic cannot be saved."""
+        self._config = config
+        missing = self._missing_built_in()
+        if missing:
+            self._change(missing)
+
+    def _missing_built_in(self) -> dict[str, TopicConfig]:
+        """What every broker has, as far as it is not there in that way."""
+        missing: dict[str, TopicConfig] = {}
         for topic in self._built_in():
             self._system.add(topic.name)
             # An operator may have given a built-in topic more queues; what is there stays.
             known = self._topics.get(topic.name)
-            if known is None or known.perm != topic.perm:
-                self._topics[topic.name] = (
-                    topic if known is None else dataclasses.replace(known, perm=topic.perm)
-                )
-        if self._topics != before:
-            self._version = self._version.next(self._clock.now_ms())
-            self._save()
+            if known is None:
+                missing[topic.name] = topic
+            elif known.perm != topic.perm:
+                missing[topic.name] = dataclasses.replace(known, perm=topic.perm)
+        return missing
 
     def _built_in(self) -> list[TopicConfig]:
         config = self._config

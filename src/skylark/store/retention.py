@@ -84,6 +84,11 @@ class Retention:
         self._is_time = False
         self.figures = RetentionFigures()
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go by other settings from now on; where the files lie must be the same."""
+        assert config.commit_log_directory == self._config.commit_log_directory
+        self._config = config
+
     def clean_soon(self) -> None:
         """Let expired files go in the next runs, whatever the hour; an operator asked for it."""
         self._manual_runs = _MANUAL_RUNS

@@ -172,7 +172,11 @@ class MemoryBroker:
         self.clock = VirtualTime(cluster.loop)
         self._app = cluster.network.host(_HOSTS[APP], APP)
         server, self._node = (
-            cluster.add_node(name, address=_HOSTS[name], files=SimFiles(page_bytes=4096))
+            cluster.add_node(
+                name,
+                address=_HOSTS[name],
+                files=SimFiles(page_bytes=4096, now_ms=self.clock.now_ms),
+            )
             for name in (NAME_SERVER, BROKER)
         )
         self.address = f"{server.address}:{NAME_SERVER_PORT}"  # Of the name server.

@@ -174,7 +174,7 @@ class BrokerWorld:
         self.server: SimHost = self.network.host("10.0.0.1")
         self.client: SimHost = self.network.host("10.0.0.2")
         self.clock = SimClock(self.loop)
-        self.files = SimFiles()
+        self.files = SimFiles(now_ms=self.clock.now_ms)
         self.broker: Broker | None = None
 
     @property

@@ -13,6 +13,7 @@ from broker_world import BrokerWorld, Client, records
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.testing import SimLoop, SimNetwork
 from skylark.testing.clock import SimClock
+from skylark.testing.files import SimFiles
 
 SYNC: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"}
 
@@ -27,6 +28,7 @@ def slow() -> Iterator[BrokerWorld]:
     world.network = SimNetwork(world.loop, random.Random(1), config=world.network.config)
     world.server, world.client = world.network.host("10.0.0.1"), world.network.host("10.0.0.2")
     world.clock = SimClock(world.loop)
+    world.files = SimFiles(now_ms=world.clock.now_ms)
     world.disk_latency_us = latency_us  # type: ignore[attr-defined]
     yield world
     world.loop.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import subprocess
 import sys
 import time
@@ -275,3 +276,16 @@ def test_loading_the_plugin_loads_no_broker_and_no_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_messages_of_today_are_kept_through_the_hour_in_which_old_files_go() -> None:
+    with MemoryBroker(mapped_file_size_commit_log=64 << 10, max_message_size=16 << 10) as mq:
+
+        async def scenario() -> int:
+            async with mq.connect() as client, client.producer("orders") as producer:
+                for _ in range(20):
+                    await producer.send(Message("Orders", random.Random(1).randbytes(8_000)))
+            await mq.clock.advance(hours=25)
+            return len(mq.messages("Orders"))
+
+        assert mq.run(scenario) == 20
