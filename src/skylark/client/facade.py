@@ -161,10 +161,10 @@ class Client:
         """The message with an id of either kind; one given by a producer needs its topic too."""
         reading = read_message_id(message_id)
         if reading.offset_id is not None and (reading.is_rather_offset_id or topic is None):
-            broker = self.session.broker(str(reading.offset_id.host))
             try:
+                broker = await self.session.broker_of_cluster(str(reading.offset_id.host))
                 return await broker.view_message(reading.offset_id.physical_offset)
-            except BrokerError:
+            except (BrokerError, NoRoute):
                 if topic is None:
                     raise
         if topic is not None:

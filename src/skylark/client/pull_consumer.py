@@ -240,7 +240,7 @@ class PullConsumer(GroupConsumer):
             return message
         if reading.offset_id is None:
             raise BrokerError(ResponseCode.QUERY_NOT_FOUND, f"no message has id {message_id}")
-        broker = self._session.broker(str(reading.offset_id.host))
+        broker = await self._session.broker_of_cluster(str(reading.offset_id.host))
         record = await broker.view_message(reading.offset_id.physical_offset)
         place = MessageQueue(record.topic, "", record.queue_id)
         return ReceivedMessage(record, place, self._topic_of(record))

@@ -316,6 +316,20 @@ class Session:
         """The calls to a broker at an address."""
         return RemoteBroker(self.channels, address)
 
+    async def broker_of_cluster(self, address: str) -> RemoteBroker:
+        """The calls to a broker whose address came from outside, such as with a message id.
+
+        Only brokers that the name servers know are ever dialled for it; raises NoRoute for others.
+        """
+        if address not in self._addresses():
+            info = await self.name_servers.get_cluster_info()
+            if not any(address in data.addresses.values() for data in info.brokers.values()):
+                raise NoRoute(
+                    f"no broker of this cluster is at {address}",
+                    hint="check id and namesrv_addr; with a producer's id give the topic too",
+                )
+        return self.broker(address)
+
     def broker_data(self, broker_name: str) -> BrokerData | None:
         """What the routes say of a broker name."""
         return self._brokers.get(broker_name)
