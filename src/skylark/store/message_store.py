@@ -208,10 +208,12 @@ class MessageStore:
         self.recovery = RecoveryReport()
         self.failure: StoreError | None = None  # Why the store stopped writing for good.
         self.is_disk_full = False  # Set and cleared by retention, and by an append without room.
-        self.is_replica = False
+        self.is_replica = False  # Its log is a master's copy: nothing but append_raw() writes.
         self.wants_checkpoint = False  # Retention waits for one; a flusher should not take long.
         # Called after every append, so that a flusher knows there is something to do.
         self.on_append: Callable[[], None] | None = None
+        # Called when the visible end may have moved, so that replicas can be sent more.
+        self.on_visible: Callable[[], None] | None = None
         self._last_stored_ms = 0
         self._flushed_ms = 0
         self._distance = config.memory_distance_bytes
@@ -337,7 +339,12 @@ class MessageStore:
     @property
     def is_writable(self) -> bool:
         """Whether a put has a chance."""
-        return not self._is_closed and self.failure is None and not self.is_disk_full
+        return (
+            not self._is_closed
+            and self.failure is None
+            and not self.is_disk_full
+            and not self.is_replica
+        )
 
     @property
     def last_stored_ms(self) -> int:
@@ -352,7 +359,7 @@ class MessageStore:
         PUT_OK means appended. With SYNC_FLUSH the caller acknowledges only what wait_flushed() has
         returned for.
         """
-        if self._is_closed or self.failure is not None or self.is_disk_full:
+        if not self.is_writable:
             self._require_open()
             return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
         results: list[PutResult] = []
@@ -439,11 +446,18 @@ class MessageStore:
                 self.dispatcher.catch_up()
             except StoreFull as error:
                 self._note_full(error)
+            if self.on_visible is not None:
+                self.on_visible()
         if self.on_append is not None:
             self.on_append()
 
-    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append a piece of the master's log, which must continue ours."""
+    def append_raw(
+        self, offset: int, data: bytes | memoryview, stored_at_ms: int | None = None
+    ) -> None:
+        """Append a piece of the master's log, which must continue ours.
+
+        The store time of its last record dates the checkpoint; without it the last one stays.
+        """
         self._require_open()
         if self.failure is not None:
             raise StoreClosed(f"the store takes no more writes: {self.failure}")
@@ -458,7 +472,7 @@ class MessageStore:
                 "truncate the log to where both brokers agree",
             )
         self.log.append_raw(data)
-        self._after_append(self._last_stored_ms)
+        self._after_append(self._last_stored_ms if stored_at_ms is None else stored_at_ms)
 
     # Dispatch and flush.
 
@@ -470,6 +484,8 @@ class MessageStore:
                 self.dispatcher.run(until)
             except StoreFull as error:
                 self._note_full(error)  # What was not dispatched will be, once there is room.
+            if self.on_visible is not None:
+                self.on_visible()
 
     def begin_flush(self) -> FlushWork:
         """The work that makes everything appended so far durable."""
