@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from .errors import MQClientException as MQClientException
     from .errors import RemotingException as RemotingException
     from .errors import RequestTimeoutException as RequestTimeoutException
+    from .hooks import AclClientRPCHook as AclClientRPCHook
+    from .hooks import RemotingCommand as RemotingCommand
+    from .hooks import RPCHook as RPCHook
+    from .hooks import SessionCredentials as SessionCredentials
     from .listeners import ConsumeConcurrentlyContext as ConsumeConcurrentlyContext
     from .listeners import ConsumeConcurrentlyStatus as ConsumeConcurrentlyStatus
     from .listeners import ConsumeOrderlyContext as ConsumeOrderlyContext
@@ -86,6 +90,7 @@ else:
                 "RemotingException",
                 "RequestTimeoutException",
             ),
+            "hooks": ("AclClientRPCHook", "RPCHook", "RemotingCommand", "SessionCredentials"),
             "listeners": (
                 "ConsumeConcurrentlyContext",
                 "ConsumeConcurrentlyStatus",

@@ -17,6 +17,7 @@ from ..sync import Client as _SyncClient
 from ..sync import connect
 from .beans import Bean
 from .errors import MQClientException, translated
+from .hooks import RPCHook, hook_options
 
 _T = TypeVar("_T")
 
@@ -41,6 +42,7 @@ class ClientConfig(Bean):
         "useTLS": False,
         "accessKey": None,
         "secretKey": None,
+        "rpcHook": None,
     }
 
     def _connect_options(self) -> dict[str, Any]:
@@ -59,6 +61,7 @@ class ClientConfig(Bean):
             "tls": values["useTLS"],
             "access_key": values["accessKey"],
             "secret_key": values["secretKey"],
+            **hook_options(values["rpcHook"]),
         }
 
 
@@ -106,8 +109,9 @@ class MQAdmin(ClientConfig):
 
     _kind: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __init__(self, rpcHook: RPCHook | None = None) -> None:
         super().__init__()
+        self._values["rpcHook"] = rpcHook
         self._state = State.CREATE_JUST
         self._instance: Instance | None = None
 
@@ -158,6 +162,14 @@ class MQAdmin(ClientConfig):
 
     def _end(self, instance: Instance) -> None:
         raise NotImplementedError
+
+    def buildMQClientId(self) -> str:
+        """Who this client is to brokers; what is left open is known when it runs."""
+        if self._state is State.RUNNING:
+            return self._running_instance.client.client_id
+        values = self._values
+        unit = f"@{values['unitName']}" if values["unitName"] else ""
+        return f"{values['clientIP'] or ''}@{values['instanceName']}{unit}"
 
     def getServiceState(self) -> State:
         return self._state

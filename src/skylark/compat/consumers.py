@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ..client.facade import Client as _AsyncClient
@@ -19,6 +19,7 @@ from ..model.queue import MessageQueue as _MessageQueue
 from .allocation import AllocateMessageQueueAveragely
 from .clients import Instance, MQAdmin
 from .errors import MQClientException, translated
+from .hooks import RPCHook
 from .listeners import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -65,12 +66,22 @@ class _Consumer(MQAdmin):
         "maxReconsumeTimes": -1,
     }
 
-    def __init__(self, consumerGroup: str | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        consumerGroup: str | RPCHook | None = None,
+        rpcHook: RPCHook | None = None,
+        allocateMessageQueueStrategy: Any = None,
+    ) -> None:
+        """As in Java: (), (group), (hook), (group, hook), (group, hook, strategy)."""
+        if isinstance(consumerGroup, RPCHook):
+            consumerGroup, rpcHook = None, consumerGroup
+        super().__init__(rpcHook)
         if consumerGroup is not None:
             self._values["consumerGroup"] = consumerGroup
         self._values["consumeTimestamp"] = _half_an_hour_ago()
-        self._values["allocateMessageQueueStrategy"] = AllocateMessageQueueAveragely()
+        self._values["allocateMessageQueueStrategy"] = (
+            allocateMessageQueueStrategy or AllocateMessageQueueAveragely()
+        )
         self._subscriptions: dict[str, Expression] = {}
         self._queue_listeners: list[MessageQueueListener] = []
         self._consumer: GroupConsumer | None = None
@@ -94,9 +105,17 @@ class _Consumer(MQAdmin):
         raise NotImplementedError
 
     def _begin(self, instance: Instance) -> None:
+        if self._values["offsetStore"] is not None:
+            raise MQClientException(
+                "an offsetStore of one's own is not supported: leave it out, and offsets are kept "
+                "by the broker, or in a local file when broadcasting"
+            )
+
         async def begin(client: _AsyncClient) -> GroupConsumer:
             made = self._make(client)
-            for listener in self._queue_listeners:
+            for listener in (*self._queue_listeners, self._values.get("messageQueueListener")):
+                if listener is None:
+                    continue
                 made.add_queue_listener(_queue_listener(listener))
             await made.start()
             return made
@@ -111,6 +130,17 @@ class _Consumer(MQAdmin):
             await consumer.close()
 
         instance.run(end)
+
+    def getSubscription(self) -> dict[str, str]:
+        """What is consumed: topics, and the expression of each."""
+        return {
+            topic: "*" if given is None else str(getattr(given, "expression", given))
+            for topic, given in self._subscriptions.items()
+        }
+
+    def setSubscription(self, subscription: Mapping[str, str]) -> None:
+        """Consume these topics, and no others; before start()."""
+        self._subscriptions = dict(subscription)
 
     @translated
     def subscribe(self, topic: str, subExpression: str | MessageSelector | None = "*") -> None:
@@ -304,8 +334,10 @@ class DefaultLitePullConsumer(_Consumer):
     }
     _kind = "LitePullConsumer"
 
-    def __init__(self, consumerGroup: str | None = None) -> None:
-        super().__init__(consumerGroup)
+    def __init__(
+        self, consumerGroup: str | RPCHook | None = None, rpcHook: RPCHook | None = None
+    ) -> None:
+        super().__init__(consumerGroup, rpcHook)
         self._assigned: list[_MessageQueue] | None = None
 
     def _make(self, client: _AsyncClient) -> LitePullConsumer:

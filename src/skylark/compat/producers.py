@@ -18,6 +18,7 @@ from ..protocol.hashes import java_string_hash
 from ..sync import Producer as _Producer
 from .clients import Instance, MQAdmin
 from .errors import java_exception, translated
+from .hooks import RPCHook
 from .messages import Message, MessageExt, MessageQueue, SendResult
 
 
@@ -76,14 +77,22 @@ class DefaultMQProducer(MQAdmin):
 
     def __init__(
         self,
-        producerGroup: str | None = None,
-        enableMsgTrace: bool = False,
+        producerGroup: str | RPCHook | None = None,
+        rpcHook: RPCHook | bool | None = None,
+        enableMsgTrace: bool | str | None = False,
         customizedTraceTopic: str | None = None,
     ) -> None:
-        super().__init__()
+        """As in Java: (), (group), (hook), (group, hook), and each with trace and its topic."""
+        if isinstance(producerGroup, RPCHook):
+            producerGroup, rpcHook = None, producerGroup
+        if isinstance(rpcHook, bool):  # (group, trace, topic)
+            if enableMsgTrace:
+                customizedTraceTopic = str(enableMsgTrace)
+            rpcHook, enableMsgTrace = None, rpcHook
+        super().__init__(rpcHook)
         if producerGroup is not None:
             self._values["producerGroup"] = producerGroup
-        self._values["enableMsgTrace"] = enableMsgTrace
+        self._values["enableMsgTrace"] = bool(enableMsgTrace)
         self._values["customizedTraceTopic"] = customizedTraceTopic
 
     def _begin(self, instance: Instance) -> None:
