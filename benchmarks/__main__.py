@@ -1,4 +1,4 @@
-"""All benchmarks, or one: `python -m benchmarks [nameserver|store|broker] [its options]`."""
+"""All benchmarks, or one: `python -m benchmarks [SUITE] [its options]`, with SUITE of SUITES."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("nameserver", "store", "broker")
+SUITES = ("nameserver", "store", "broker", "clients")
 
 
 def main(words: list[str]) -> int:
