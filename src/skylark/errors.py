@@ -79,15 +79,16 @@ class InvalidJson(InvalidBody):
 
 
 class InvalidExpression(SkylarkError):
-    """A filter expression that does not parse."""
+    """A filter expression that does not parse; the position counts characters from 0."""
 
-    def __init__(self, expression: str, problem: str) -> None:
+    def __init__(self, expression: str, problem: str, position: int | None = None) -> None:
         super().__init__(f"expression {expression[:64]!r} {problem}")
         self.expression = expression
         self.problem = problem
+        self.position = position
 
-    def __reduce__(self) -> tuple[type[InvalidExpression], tuple[str, str]]:
-        return type(self), (self.expression, self.problem)
+    def __reduce__(self) -> tuple[type[InvalidExpression], tuple[str, str, int | None]]:
+        return type(self), (self.expression, self.problem, self.position)
 
 
 class InvalidName(SkylarkError):
