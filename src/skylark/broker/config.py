@@ -92,7 +92,7 @@ class BrokerConfig(ServerSettings):
     )
     broker_role: str = setting(
         "ASYNC_MASTER",
-        "ASYNC_MASTER answers without waiting for replicas.",
+        "SYNC_MASTER answers when a replica has the message, ASYNC_MASTER before; SLAVE copies.",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
         rocketmq_default="ASYNC_MASTER",
     )
@@ -218,6 +218,33 @@ class BrokerConfig(ServerSettings):
         hot=True,
         remote=True,
         rocketmq_default=False,
+    )
+    transaction_time_out: int = setting(
+        6_000,
+        "How old a half message must be before its producer is asked about it, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        hot=True,
+        remote=True,
+        rocketmq_default=6_000,
+    )
+    transaction_check_interval: int = setting(
+        60_000,
+        "How long after one check of a half message the next one is made, in ms.",
+        at_least=1,
+        at_most=_DAY_MS,
+        hot=True,
+        remote=True,
+        rocketmq_default=60_000,
+    )
+    transaction_check_max: int = setting(
+        15,
+        "After so many checks a half message is put aside, in TRANS_CHECK_MAX_TIME_TOPIC.",
+        at_least=1,
+        at_most=1_000_000,
+        hot=True,
+        remote=True,
+        rocketmq_default=15,
     )
     start_accept_send_request_time_stamp: int = setting(
         0,
@@ -621,16 +648,92 @@ class BrokerConfig(ServerSettings):
         at_most=_DAY_MS,
     )
 
+    # Replication.
+
+    ha_listen_port: int = setting(
+        0,
+        "The port that replicas connect to; 0 stands for listenPort + 1.",
+        at_least=0,
+        at_most=65_535,
+        rocketmq_key="haListenPort",
+    )
+    ha_master_address: str = setting(
+        "",
+        "The master's replication address, for a replica; empty asks the name servers.",
+        rocketmq_key="haMasterAddress",
+    )
+    ha_transfer_batch_size: int = setting(
+        32 * _KIB,
+        "How much of the log is sent to a replica at a time.",
+        at_least=1,
+        at_most=16 * _MIB,
+        rocketmq_default=32 * _KIB,
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5_000,
+        "A master or replica that has said nothing for so long sends a heartbeat.",
+        at_least=100,
+        at_most=_DAY_MS,
+        rocketmq_default=5_000,
+    )
+    ha_housekeeping_interval: int = setting(
+        20_000,
+        "A replication connection that was silent for so long is dropped.",
+        at_least=200,
+        at_most=_DAY_MS,
+        rocketmq_default=20_000,
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 * _MIB,
+        "A replica that is further behind counts as not there.",
+        at_least=1,
+        at_most=_LONG_MAX,
+        rocketmq_default=256 * _MIB,
+    )
+    slave_timeout: int = setting(
+        3_000,
+        "How long a send waits for a replica before it is answered FLUSH_SLAVE_TIMEOUT.",
+        at_least=1,
+        at_most=_INT_MAX,
+        rocketmq_default=3_000,
+    )
+    offset_check_in_slave: bool = setting(
+        False,
+        "Let a replica correct offsets that it does not have, instead of leaving it to the master.",
+        hot=True,
+        rocketmq_default=False,
+    )
+    slave_sync_interval_ms: int = setting(
+        10_000,
+        "How often a replica copies topics, groups and offsets.",
+        at_least=100,
+        at_most=_DAY_MS,
+    )
+    ha_cluster_key: str = setting(
+        "",
+        "Secret that master and replicas prove to each other; empty speaks RocketMQ's stream.",
+        secret=True,
+    )
+    ha_recover_from_slave: bool = setting(
+        True, "Let a master that starts take what its replicas have and it has lost."
+    )
+    ha_truncate_bytes_max: int = setting(
+        64 * _MIB,
+        "A replica whose log parts from the master's gives up at most so much of it by itself.",
+        at_least=0,
+        at_most=_GIB,
+    )
+
     def check_together(self) -> None:
         ServerSettings.check_together(self)
-        if self.broker_role != "ASYNC_MASTER":
+        if self.is_replica and self.broker_id == 0:
             raise ConfigError(
-                f"brokerRole={self.broker_role}: replication is not available yet; "
-                "set brokerRole=ASYNC_MASTER"
+                "brokerRole=SLAVE with brokerId=0, which is the master's; set brokerId=1 or above"
             )
-        if self.broker_id != 0:
+        if not self.is_replica and self.broker_id != 0:
             raise ConfigError(
-                f"brokerId={self.broker_id}: replicas are not available yet; set brokerId=0"
+                f"brokerId={self.broker_id} with brokerRole={self.broker_role}: a master has 0; "
+                "set brokerId=0, or brokerRole=SLAVE for a replica"
             )
         for key, is_wanted in (
             ("aclEnable", self.acl_enable),
@@ -665,7 +768,14 @@ class BrokerConfig(ServerSettings):
         }
         values["flush_disk_type"] = FlushDiskType(self.flush_disk_type)
         values["store_path_root_dir"] = os.path.expanduser(self.store_path_root_dir)
+        if self.is_replica:
+            values["transient_store_pool_enable"] = False
         return StoreConfig(**values)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it copies a master's log."""
+        return self.broker_role == "SLAVE"
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -368,8 +368,8 @@ def test_a_reply_goes_to_the_client_that_asked_and_is_stored(world: BrokerWorld)
     ("settings", "word"),
     [
         ({"broker_role": "SYNC_MASTER"}, "replication"),
-        ({"broker_role": "SLAVE"}, "replication"),
-        ({"broker_id": 1}, "replicas"),
+        ({"broker_role": "SLAVE"}, "brokerId=1"),
+        ({"broker_id": 1}, "a master has 0"),
         ({"acl_enable": True}, "aclEnable"),
         ({"enable_property_filter": True}, "enablePropertyFilter"),
         ({"enable_d_leger_commit_log": True}, "enableDLegerCommitLog"),

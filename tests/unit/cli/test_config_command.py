@@ -60,7 +60,7 @@ def test_explain_of_an_unknown_key_offers_the_nearest(
     [
         ("serverWorkerThreads", "has no effect here: one event loop"),
         ("tls.server.keyPassword", "is not supported: give a key file"),
-        ("haListenPort", "no component here has it"),
+        ("highSpeedMode", "no component here has it"),
     ],
 )
 def test_explain_knows_rocketmqs_other_keys(
