@@ -35,6 +35,7 @@ from .consumer_config import ConsumerConfig
 from .consumer_stats import SAMPLE_EVERY_MS, ConsumerStats
 from .group_member import SessionSource as SessionSource
 from .group_member import State as State
+from .handler import is_own_cancellation
 from .queue_locks import QueueLocks
 from .queue_sharer import QueueListener as QueueListener
 from .rebalance import Members, SubscriptionConflicts
@@ -92,6 +93,11 @@ class GroupConsumer(AnsweringMember):
             raise ClientError(
                 f"consumer of {self.name!r} was started before", hint="close it first"
             )
+        if self.state is State.START_FAILED:
+            raise ClientError(
+                f"consumer of {self.name!r} has been created before, and failed",
+                hint="see to why its start failed, then make another",
+            )
         session = self._source if isinstance(self._source, Session) else None
         try:
             if session is None:
@@ -140,7 +146,12 @@ class GroupConsumer(AnsweringMember):
             raise
 
     async def close(self) -> None:
-        """Let running handlers finish, commit, and leave the group; harmless a second time."""
+        """Let running handlers finish, commit, and leave the group; harmless a second time.
+
+        Cancelled, it stops waiting for handlers; what they have done so far is committed first.
+        """
+        if self.state is State.SHUTDOWN_ALREADY:
+            await asyncio.wait((self._running,))  # Somebody else closes it, and hears how it goes.
         if self.state is not State.RUNNING:
             return
         self.state = State.SHUTDOWN_ALREADY
@@ -148,7 +159,7 @@ class GroupConsumer(AnsweringMember):
         try:
             await self._running
         except asyncio.CancelledError:
-            if not self._running.cancelled():
+            if is_own_cancellation() or not self._running.cancelled():
                 raise
 
     async def _run(self, ready: asyncio.Future[None]) -> None:

@@ -41,6 +41,10 @@ class Line(Protocol):
         """A batch is not out any more, however it fared."""
         ...
 
+    def put_back(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """A batch was taken and not looked at: it is the next to go out again."""
+        ...
+
     def close(self) -> None:
         """Hand out nothing more; those who wait get LineClosed."""
         ...
@@ -95,6 +99,7 @@ class ConcurrentLine:
         self._ready = deque[Batch]()
         self._waiters = _Waiters()
         self._later: set[asyncio.TimerHandle] = set()
+        self._put_off: set[ReceivedMessage] = set()
 
     def add(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """Messages of a queue have arrived."""
@@ -141,22 +146,45 @@ class ConcurrentLine:
         queue.running_count -= 1
         queue.consumed_at_ms = now_ms
 
+    def put_back(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """A batch was taken and not looked at."""
+        queue.running_count -= 1
+        self._ready.appendleft((queue, messages))
+        self._waiters.wake_one()
+
     def again(self, queue: ProcessQueue, messages: list[ReceivedMessage], delay_ms: int) -> None:
         """Hand these out once more, later."""
+        if self._waiters.is_closed:
+            return
         for message in messages:
             message.started_at_ms = None
+        self._put_off.update(messages)
 
         def add() -> None:
             self._later.discard(handle)
+            self._put_off.difference_update(messages)
             if not queue.is_dropped:
                 self.add(queue, messages)
 
         handle = asyncio.get_running_loop().call_later(delay_ms / 1000, add)
         self._later.add(handle)
 
+    def resume(self, queue: ProcessQueue) -> None:
+        """A queue that was about to leave stays: what was passed over lines up again."""
+        lined_up = {message for owner, batch in self._ready if owner is queue for message in batch}
+        passed_over = [
+            message
+            for message in queue.open_messages()
+            if message.started_at_ms is None
+            and message not in lined_up
+            and message not in self._put_off
+        ]
+        self.add(queue, passed_over)
+
     def close(self) -> None:
         """Hand out nothing more."""
         self._ready.clear()
+        self._put_off.clear()
         self._waiters.close()
         for handle in self._later:
             handle.cancel()
@@ -192,6 +220,10 @@ class OrderlyLine:
             self._ready.append(queue)
             self._waiters.wake_one()
 
+    def resume(self, queue: ProcessQueue) -> None:
+        """A queue that was about to leave stays."""
+        self.offer(queue)
+
     def take(self) -> Batch | None:
         """The next batch; None for now."""
         while self._ready:
@@ -226,8 +258,17 @@ class OrderlyLine:
         queue.running_count -= 1
         queue.consumed_at_ms = now_ms
 
+    def put_back(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """A batch was taken and not looked at."""
+        queue.running_count -= 1
+        if not queue.is_dropped:
+            queue.give_back(messages)
+        self.release(queue)
+
     def release(self, queue: ProcessQueue, pause_ms: int = 0) -> None:
         """The queue may come again, at once or after a pause."""
+        if self._waiters.is_closed:
+            return
         if pause_ms <= 0:
             queue.is_busy = False
             self.offer(queue)

@@ -130,7 +130,7 @@ class ToDlq(Signal):
         return Verdict(Fate.DEAD, delay_level=-1, acked=self.acked)
 
 
-def verdict_of(error: Exception) -> Verdict:
+def verdict_of(error: BaseException) -> Verdict:
     """What an exception out of a handler stands for."""
     return error.verdict if isinstance(error, Signal) else Verdict(Fate.RETRY)
 
