@@ -319,6 +319,12 @@ class BrokerConfig(ServerSettings):
     held_pulls_max: int = setting(
         100_000, "Pulls held at once; further ones are refused.", at_least=1, at_most=_INT_MAX
     )
+    held_pulls_per_peer_max: int = setting(
+        16_384,
+        "Pulls of one connection held at once; further ones are refused.",
+        at_least=1,
+        at_most=_INT_MAX,
+    )
     transfer_msg_by_heap: bool = setting(
         True, "Kept for tools; records are copied where that is cheaper.", rocketmq_default=True
     )

@@ -58,6 +58,9 @@ UNSENDABLE_TOPICS = frozenset(
 )
 """Written by the broker alone."""
 
+UNREADABLE_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
+"""Read by the broker alone: what is not committed is nobody's to see."""
+
 
 class Permission(IntFlag):
     """What may be done with a topic."""

@@ -175,6 +175,12 @@ class Link(asyncio.Protocol):
         return self._is_closed
 
     @property
+    def unsent_bytes(self) -> int:
+        """How much of what was answered the peer has not taken yet."""
+        transport = self._transport
+        return self._out_bytes + (0 if transport is None else transport.get_write_buffer_size())
+
+    @property
     def has_spoken(self) -> bool:
         """Whether the peer has ever sent a whole frame."""
         return self._has_spoken

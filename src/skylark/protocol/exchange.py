@@ -100,6 +100,11 @@ class Peer(Protocol):
         """Whether the connection has ended."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was answered it has not taken yet."""
+        ...
+
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send it a request and wait for the answer; raises TransportError."""
         ...

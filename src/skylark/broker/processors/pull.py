@@ -7,8 +7,11 @@
     NO_MESSAGE_IN_QUEUE                                 19     yes, from offset 0; else 21
     OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY             21     and an event in OFFSET_MOVED_EVENT
 
-A held pull looks again once and is then answered whatever it finds. Numbers from outside are held
-to limits: a poll of 30 s, 1,024 messages.
+A held pull looks again once and is then answered whatever it finds. Only a peer that does not read
+what it is sent gets no message then, but is told to ask again (20): it does so when it has read
+everything, and until then its messages stay where they are.
+
+Numbers from outside are held to limits: a poll of 30 s, 1,024 messages.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from ...filter import parse_tags
 from ...model.group import MessageModel, Subscription, SubscriptionGroupConfig
 from ...model.message import Property
 from ...model.queue import MessageQueue
-from ...model.topic import OFFSET_MOVED_EVENT_TOPIC
+from ...model.topic import OFFSET_MOVED_EVENT_TOPIC, UNREADABLE_TOPICS
 from ...protocol.bodies import OffsetMovedEvent
 from ...protocol.codes import ResponseCode
 from ...protocol.command import Command
@@ -102,6 +105,7 @@ class PullProcessor:
         self._observer = observer
         self._filters: dict[tuple[str, ...], MessageFilter] = {}
         self._events: dict[tuple[str, str, int], int] = {}
+        self._held: dict[Peer, int] = {}  # Pulls that wait, of each peer that has any.
 
     def pull(self, command: Command, peer: Peer) -> Command | bytes | Deferred | None:
         """Serve PULL_MESSAGE and LITE_PULL_MESSAGE."""
@@ -141,6 +145,12 @@ class PullProcessor:
             raise BrokerError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please",
+            )
+        if topic.name in UNREADABLE_TOPICS:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"topic {topic.name} is read by the broker alone; LIST_TRANSACTIONS shows its half "
+                "messages",
             )
         if not topic.is_readable:
             raise BrokerError(
@@ -286,6 +296,14 @@ class PullProcessor:
                 f"[OVERLOAD]{len(self._arrivals)} pulls wait already (heldPullsMax); "
                 "try again in a second",
             )
+        held = self._held.get(pull.peer, 0)
+        if held >= config.held_pulls_per_peer_max:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{held} pulls of this client wait already (heldPullsPerPeerMax); "
+                "try again in a second",
+            )
+        self._held[pull.peer] = held + 1
         timeout_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             timeout_ms = max(0, min(asked_ms, config.suspend_timeout_ms_max))
@@ -298,15 +316,45 @@ class PullProcessor:
             timeout_ms,
             lambda: self._resume(pull, deferred),
         )
-        deferred.on_dropped = lambda _: self._arrivals.cancel(waiter)
+
+        def dropped(_: Deferred) -> None:
+            self._release(pull.peer)
+            self._arrivals.cancel(waiter)
+
+        deferred.on_dropped = dropped
         return deferred
+
+    def _release(self, peer: Peer) -> None:
+        left = self._held[peer] - 1
+        if left:
+            self._held[peer] = left
+        else:
+            del self._held[peer]
 
     def _resume(self, pull: Pull, deferred: Deferred) -> None:
         if deferred.is_done:
             return
+        self._release(pull.peer)
+        if pull.peer.unsent_bytes * 2 > self._live.current.unsent_bytes_max:
+            deferred.answer((self._ask_again(pull),))
+            return
         found = self._get(pull)
         answer = self._answer(pull, found, self._code(pull, found))
         deferred.answer(answer if isinstance(answer, bytes) else (answer,))
+
+    def _ask_again(self, pull: Pull) -> Command:
+        self._observer.missed(pull.group.group_name, pull.topic, pull.queue_id)
+        header = PullMessageResponse(
+            suggest_which_broker_id=0,
+            next_begin_offset=pull.offset,
+            min_offset=self._store.min_offset(pull.topic, pull.queue_id),
+            max_offset=self._store.max_offset(pull.topic, pull.queue_id),
+        )
+        return pull.command.reply(
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            "the answers before this one have not been read yet",
+            header.to_fields(),
+        )
 
     # Offsets that are not there.
 
