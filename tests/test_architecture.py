@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src" / "skylark"
 
-COMMON = {"model", "errors", "clock", "config", "lazy", "logs", "skylark"}
+COMMON = {"model", "errors", "clock", "collector", "config", "lazy", "logs", "skylark"}
 LAYERS = {
     "config": set(),
     "model": set(),

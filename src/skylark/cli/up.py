@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from .. import collector
 from ..broker.config import BrokerConfig
 from ..config import Flag, Loaded, load, parse_set
 from ..nameserver.config import NameServerConfig
@@ -189,9 +189,7 @@ async def _serve(plan: Plan) -> int:
             if not config.namesrv_addr:
                 config = config.replace(namesrv_addr=name_server.address)
             brokers.append(await stack.enter_async_context(os_broker(config)))
-        gc.collect()
-        gc.freeze()  # What is there now stays: the collector need not look at it again.
-        gc.enable()
+        collector.settle()
         shown = "".join(f", broker {broker.name} {broker.address}" for broker in brokers)
         print(
             f"skylark is up: name server {name_server.address}{shown}, data {plan.data}", flush=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, cast
 
+from .. import collector
 from ..clock import Clock, SystemClock
 from ..errors import ConfigError, CorruptRecord
 from ..net.config import NetConfig
@@ -153,9 +153,7 @@ async def _serve(config: NameServerConfig) -> None:
         on_config=_set_log_level,
     )
     async with server:
-        gc.collect()
-        gc.freeze()  # What is there now stays: the collector need not look at it again.
-        gc.enable()
+        collector.settle()
         http = server.address_service_address
         more = f", address service {http}" if http else ""
         print(
