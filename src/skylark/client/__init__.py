@@ -1,18 +1,10 @@
-"""The client layer: name-server addresses, sessions, producers and consumers."""
+"""The client layer: sessions, producers and consumers."""
 
 from typing import TYPE_CHECKING
 
 from ..lazy import front_door
 
 if TYPE_CHECKING:
-    from .addresses import Address as Address
-    from .addresses import AddressBook as AddressBook
-    from .addresses import AddressList as AddressList
-    from .addresses import AddressSource as AddressSource
-    from .addresses import HttpFetch as HttpFetch
-    from .addresses import address_url as address_url
-    from .addresses import find_addresses as find_addresses
-    from .addresses import parse_addresses as parse_addresses
     from .config import ClientConfig as ClientConfig
     from .facade import Client as Client
     from .hooks import CommunicationMode as CommunicationMode
@@ -37,16 +29,6 @@ else:
     __getattr__, __dir__ = front_door(
         globals(),
         {
-            "addresses": (
-                "Address",
-                "AddressBook",
-                "AddressList",
-                "AddressSource",
-                "HttpFetch",
-                "address_url",
-                "find_addresses",
-                "parse_addresses",
-            ),
             "config": ("ClientConfig",),
             "facade": ("Client",),
             "hooks": ("CommunicationMode", "ForbiddenHook", "RpcHook", "SendContext", "SendHook"),

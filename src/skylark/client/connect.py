@@ -12,7 +12,7 @@ from typing import Any
 from ..clock import Clock
 from ..errors import ConfigError
 from ..net import AsyncioNetwork, Network, client_context
-from .addresses import AddressList, find_addresses
+from ..remote.addresses import AddressList, find_addresses
 from .config import ClientConfig
 from .facade import Client
 from .hooks import RpcHook

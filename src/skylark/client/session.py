@@ -56,8 +56,8 @@ from ..protocol.exchange import Peer, Request, Response
 from ..protocol.message_id import UniqueIdGenerator
 from ..protocol.record import decode_record
 from ..remote import NameServers, RemoteBroker
+from ..remote.addresses import AddressBook, AddressList, HttpFetch
 from . import namespaces
-from .addresses import AddressBook, AddressList, HttpFetch
 from .channels import ClientChannels
 from .config import DEFAULT_INSTANCE_NAME, ClientConfig
 from .hooks import RpcHook

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.client.addresses import (
+from skylark.remote.addresses import (
     ANSWER_BYTES_MAX,
     Address,
     AddressBook,
@@ -196,7 +196,7 @@ def watched(
     clock = FakeClock(minutes * 60_000)
     service = Service(clock, *answers)
     changes: list[AddressList] = []
-    book = AddressBook(clock=clock, fetch=service, env={}, on_change=changes.append, **options)
+    book = AddressBook(clock=clock, fetch=service, env={}, on_change=changes.append, **options)  # type: ignore[arg-type]
 
     async def run() -> None:
         with pytest.raises(asyncio.CancelledError):
