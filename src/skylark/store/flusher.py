@@ -67,6 +67,10 @@ class Flusher:
         self._sync_thread: SyncThread | None = None
         self._synced: asyncio.Future[tuple[int, int]] | None = None
         self._syncing: list[OsRegion] = []  # Kept open until the thread is done with them.
+        self._under_way = 0  # Flushes between their beginning and their end.
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        self._none_under_way = asyncio.Event()
         self._has_failed = False
         self._flush_count = 0
         self._last_flush_ms = 0
@@ -110,6 +114,32 @@ class Flusher:
             await asyncio.to_thread(self._executor.shutdown)
             self._executor = None
             self._release(StoreClosed("the flusher has stopped"))
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Let no flush be under way, for what moves the log's end back.
+
+        store.truncate() may not run beside one: it would sync and note what is no longer there.
+        """
+        self._may_begin.clear()
+        try:
+            while self._under_way:
+                self._none_under_way.clear()
+                await self._none_under_way.wait()
+            yield
+        finally:
+            self._may_begin.set()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        await self._may_begin.wait()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._none_under_way.set()
 
     def _on_append(self) -> None:
         if self._config.is_sync_flush:
@@ -242,8 +272,9 @@ class Flusher:
                 is_thorough or self._waiters or self._config.is_sync_flush
             ):
                 continue
-            if not await self._run(store.begin_flush(), store.end_flush):
-                return
+            async with self._turn():
+                if not await self._run(store.begin_flush(), store.end_flush):
+                    return
             thorough_at = now
 
     async def _next_turn(self) -> None:
@@ -276,10 +307,11 @@ class Flusher:
                 or (index is not None and bool(index.full_unsynced))
                 or self._store.wants_checkpoint
             )
-            work = self._store.begin_queue_flush(thorough=is_thorough)
-            if not work.regions:
-                continue
-            if not await self._run(work, self._store.end_queue_flush):
-                return
+            async with self._turn():
+                work = self._store.begin_queue_flush(thorough=is_thorough)
+                if not work.regions:
+                    continue
+                if not await self._run(work, self._store.end_queue_flush):
+                    return
             if is_thorough:
                 thorough_at = now
