@@ -121,6 +121,22 @@ class BrokerConfig(ServerSettings):
         rocketmq_key="namesrvAddr",
         env=("NAMESRV_ADDR",),
     )
+    fetch_namesrv_addr_by_address_server: bool = setting(
+        False,
+        "Without namesrvAddr, ask an address service by HTTP where the name servers are, every "
+        "two minutes.",
+        rocketmq_default=False,
+    )
+    namesrv_domain: str = setting(
+        "",
+        "Host, or host:port, of that service; empty stands for jmenv.tbsite.net:8080.",
+        rocketmq_key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = setting(
+        "",
+        "Last word of its path; empty stands for nsaddr.",
+        rocketmq_key="rocketmq.namesrv.domain.subgroup",
+    )
     register_name_server_period: int = setting(
         30_000,
         "How often it registers again, in ms.",
@@ -325,6 +341,13 @@ class BrokerConfig(ServerSettings):
         at_least=1,
         at_most=_INT_MAX,
     )
+    bulk_pull_bytes_max: int = setting(
+        4 * _MIB,
+        "Most bytes in the answer to a pull that asks for more than the ordinary limits by its "
+        "maxMsgBytes, as jobs do that read whole topics.",
+        at_least=65_536,
+        at_most=12 * _MIB,
+    )
     transfer_msg_by_heap: bool = setting(
         True, "Kept for tools; records are copied where that is cheaper.", rocketmq_default=True
     )
@@ -336,7 +359,49 @@ class BrokerConfig(ServerSettings):
         rocketmq_default=False,
     )
     enable_property_filter: bool = setting(
-        False, "Let consumers filter by SQL92 expressions.", rocketmq_default=False
+        False,
+        "Let consumers filter by SQL92 expressions.",
+        hot=True,
+        remote=True,
+        rocketmq_default=False,
+    )
+    filter_support_retry: bool = setting(
+        False,
+        "Filter messages that are retried by the expression for their first topic.",
+        hot=True,
+        remote=True,
+        rocketmq_default=False,
+    )
+    filter_data_clean_time_span: int = setting(
+        _DAY_MS,
+        "How long the expression of a group that is gone is kept.",
+        at_least=0,
+        at_most=_LONG_MAX,
+        hot=True,
+        remote=True,
+        rocketmq_default=_DAY_MS,
+    )
+    enable_calc_filter_bit_map: bool = setting(
+        False,
+        "Work out once, for every message, which groups' expressions it passes; "
+        "needs enableConsumeQueueExt.",
+        hot=True,
+        remote=True,
+        rocketmq_default=False,
+    )
+    expect_consumer_num_use_filter: int = setting(
+        32,
+        "How many groups are expected to filter one topic by expressions.",
+        at_least=1,
+        at_most=4_096,
+        rocketmq_default=32,
+    )
+    max_error_rate_of_bloom_filter: int = setting(
+        20,
+        "How many messages in a hundred may be looked at in vain because of shared bits.",
+        at_least=1,
+        at_most=99,
+        rocketmq_default=20,
     )
     notify_consumer_ids_changed_enable: bool = setting(
         True,
@@ -744,7 +809,6 @@ class BrokerConfig(ServerSettings):
         for key, is_wanted in (
             ("aclEnable", self.acl_enable),
             ("enableDLegerCommitLog", self.enable_d_leger_commit_log),
-            ("enablePropertyFilter", self.enable_property_filter),
         ):
             if is_wanted:
                 raise ConfigError(f"{key}=true: this is not available yet; set it to false")

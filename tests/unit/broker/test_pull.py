@@ -250,6 +250,26 @@ def test_one_pull_never_returns_more_than_its_limits(world: BrokerWorld) -> None
     world.run(main)
 
 
+def test_a_bulk_pull_returns_what_it_asks_for(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            await _fill(client, 120)
+            answer = await client.pull("T", count=9_999, maxMsgBytes=str(1 << 20))
+            assert len(records(answer)) == 100, "one read stays within a file of the queue"
+            assert answer.fields["nextBeginOffset"] == "100"
+            answer = await client.pull("T", count=90, maxMsgBytes=str(1 << 20))
+            assert len(records(answer)) == 90
+            # The limit that the ordinary pull has anyway makes no bulk read.
+            answer = await client.pull("T", count=100, maxMsgBytes=str(256 << 10))
+            assert len(records(answer)) == 32
+            for bad in ("x", "1e9", "", "9" * 12):
+                answer = await client.pull("T", count=1, maxMsgBytes=bad)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                assert "maxMsgBytes" in (answer.remark or "")
+
+    world.run(main)
+
+
 CHECKS = {
     "unknown topic": ({"topic": "Nothing"}, 17),
     "queue beyond the topic": ({"queue_id": 4}, 1),

@@ -7,11 +7,14 @@
     NO_MESSAGE_IN_QUEUE                                 19     yes, from offset 0; else 21
     OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY             21     and an event in OFFSET_MOVED_EVENT
 
-A held pull looks again once and is then answered whatever it finds. Only a peer that does not read
+A held pull looks again once and is then answered whatever it finds, but for messages that its own
+expression rules out: it stays behind them, and waits for others. Only a peer that does not read
 what it is sent gets no message then, but is told to ask again (20): it does so when it has read
 everything, and until then its messages stay where they are.
 
-Numbers from outside are held to limits: a poll of 30 s, 1,024 messages.
+Numbers from outside are held to limits: a poll of 30 s, 1,024 messages. A pull whose maxMsgBytes is
+above the ordinary limit is a bulk read, for jobs that go through whole topics: up to 8,192 messages
+and bulkPullBytesMax in one answer, also where the records come from the disk.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from ..arrivals import Arrivals, Waiter
 from ..clients import Clients
 from ..config import LiveConfig
 from ..fast_path import PullFields
+from ..filters import FilterTable, is_by_tags
 from ..groups import GroupTable
 from ..identity import Identity
 from ..observer import Observer
@@ -48,6 +52,7 @@ from .offset import OffsetProcessor
 logger = logging.getLogger(__name__)
 
 COUNT_MAX = 1_024
+BULK_COUNT_MAX = 8_192
 _COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
 _EVENT_INTERVAL_MS = 10_000
 _EVENTS_KEPT_MAX = 10_000
@@ -74,6 +79,7 @@ class Pull(NamedTuple):
     offset: int
     count_max: int
     filter: MessageFilter | None
+    bulk_bytes: int | None = None
 
 
 class PullProcessor:
@@ -90,6 +96,7 @@ class PullProcessor:
         offsets: OffsetProcessor,
         store: MessageStore,
         arrivals: Arrivals,
+        filters: FilterTable,
         clock: Clock,
         observer: Observer,
     ) -> None:
@@ -101,6 +108,7 @@ class PullProcessor:
         self._offsets = offsets
         self._store = store
         self._arrivals = arrivals
+        self._expressions = filters
         self._clock = clock
         self._observer = observer
         self._filters: dict[tuple[str, ...], MessageFilter] = {}
@@ -164,6 +172,7 @@ class PullProcessor:
             )
         if header.count_max <= 0:
             raise InvalidHeader("PullMessageRequest", "maxMsgNums", "must be positive")
+        bulk_bytes = self._bulk_bytes(command)
         return Pull(
             command,
             peer,
@@ -171,15 +180,32 @@ class PullProcessor:
             topic.name,
             header.queue_id,
             header.offset,
-            min(header.count_max, COUNT_MAX),
+            min(header.count_max, COUNT_MAX if bulk_bytes is None else BULK_COUNT_MAX),
             self._filter(header, group, peer),
+            bulk_bytes,
         )
+
+    def _bulk_bytes(self, command: Command) -> int | None:
+        text = command.fields.get("maxMsgBytes")
+        if text is None:
+            return None
+        asked = _typed_bytes(text)
+        if asked <= self._store.config.max_transfer_bytes_on_message_in_memory:
+            return None
+        return min(asked, self._live.current.bulk_pull_bytes_max)
 
     def _filter(
         self, header: PullFields, group: SubscriptionGroupConfig, peer: Peer
     ) -> MessageFilter | None:
+        retries = self._expressions.of_retries(header.topic)
+        if retries is not None:
+            return retries
+        kind = header.expression_type
         if header.sys_flag & _SUBSCRIPTION:
-            self._refuse_expressions(header.expression_type)
+            if kind is not None and not is_by_tags(kind):
+                return self._expressions.of_pull(
+                    header.topic, group.group_name, header.subscription or "", kind
+                )
             try:
                 return self._tag_filter(parse_tags(header.subscription))
             except InvalidExpression as error:
@@ -188,7 +214,10 @@ class PullProcessor:
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
         subscription = self._subscription(header, group, peer)
-        self._refuse_expressions(subscription.expression_type)
+        if not is_by_tags(subscription.expression_type):
+            return self._expressions.of_subscription(
+                group.group_name, subscription, header.sub_version
+            )
         return self._tag_filter(subscription.tags)
 
     def _subscription(
@@ -223,14 +252,6 @@ class PullProcessor:
             )
         return subscription
 
-    @staticmethod
-    def _refuse_expressions(kind: str | None) -> None:
-        if kind is not None and kind != "TAG":
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {kind[:32]}",
-            )
-
     def _tag_filter(self, tags: tuple[str, ...]) -> MessageFilter | None:
         if not tags:
             return None
@@ -245,7 +266,14 @@ class PullProcessor:
     # Reading.
 
     def _get(self, pull: Pull) -> GetResult:
-        return self._store.get(pull.topic, pull.queue_id, pull.offset, pull.count_max, pull.filter)
+        return self._store.get(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.count_max,
+            pull.filter,
+            bulk_bytes=pull.bulk_bytes,
+        )
 
     @staticmethod
     def _code(pull: Pull, found: GetResult) -> int:
@@ -303,18 +331,22 @@ class PullProcessor:
                 f"[OVERLOAD]{held} pulls of this client wait already (heldPullsPerPeerMax); "
                 "try again in a second",
             )
-        self._held[pull.peer] = held + 1
         timeout_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             timeout_ms = max(0, min(asked_ms, config.suspend_timeout_ms_max))
         deferred = Deferred()
+        self._wait(pull, deferred, self._clock.monotonic_ms() + timeout_ms)
+        return deferred
+
+    def _wait(self, pull: Pull, deferred: Deferred, deadline_ms: int) -> None:
+        self._held[pull.peer] = self._held.get(pull.peer, 0) + 1
         waiter: Waiter = self._arrivals.wait(
             pull.topic,
             pull.queue_id,
             pull.offset,
             None if pull.filter is None else pull.filter.tag_hashes,
-            timeout_ms,
-            lambda: self._resume(pull, deferred),
+            deadline_ms - self._clock.monotonic_ms(),
+            lambda: self._resume(pull, deferred, deadline_ms),
         )
 
         def dropped(_: Deferred) -> None:
@@ -322,7 +354,6 @@ class PullProcessor:
             self._arrivals.cancel(waiter)
 
         deferred.on_dropped = dropped
-        return deferred
 
     def _release(self, peer: Peer) -> None:
         left = self._held[peer] - 1
@@ -331,7 +362,7 @@ class PullProcessor:
         else:
             del self._held[peer]
 
-    def _resume(self, pull: Pull, deferred: Deferred) -> None:
+    def _resume(self, pull: Pull, deferred: Deferred, deadline_ms: int) -> None:
         if deferred.is_done:
             return
         self._release(pull.peer)
@@ -339,6 +370,14 @@ class PullProcessor:
             deferred.answer((self._ask_again(pull),))
             return
         found = self._get(pull)
+        if (
+            found.status is GetStatus.NO_MATCHED_MESSAGE
+            and found.next_offset == found.max_offset
+            and self._clock.monotonic_ms() < deadline_ms
+            and not self._arrivals.is_closed
+        ):
+            self._wait(pull._replace(offset=found.next_offset), deferred, deadline_ms)
+            return
         answer = self._answer(pull, found, self._code(pull, found))
         deferred.answer(answer if isinstance(answer, bytes) else (answer,))
 
@@ -408,3 +447,10 @@ def _typed(command: Command) -> PullFields:
         header.sub_version,
         header.expression_type,
     )
+
+
+def _typed_bytes(text: str) -> int:
+    # Decimal digits only, as every number of a header; a negative one asks for nothing special.
+    if not text.removeprefix("-").isdecimal() or len(text) > 11:
+        raise InvalidHeader("PullMessageRequest", "maxMsgBytes", f"not a number: {text[:32]}")
+    return int(text)
