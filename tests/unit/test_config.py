@@ -590,3 +590,12 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert stored.read_text(encoding="utf-8") == page, (
         "run `skylark config reference nameserver > docs/reference/config-nameserver.md`"
     )
+
+
+@pytest.mark.parametrize("key", ["storePathConsumeQueue", "storePathIndex"])
+def test_a_place_that_rocketmq_ignores_too_is_a_note_that_says_where_files_lie(key: str) -> None:
+    from skylark.broker.config import BrokerConfig
+
+    loaded = load(BrokerConfig, flags=[Flag(key, "/elsewhere")], env={})
+    assert not loaded.warnings
+    assert any(key in note and "storePathRootDir" in note for note in loaded.notes)

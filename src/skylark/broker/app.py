@@ -38,6 +38,13 @@ from ..protocol.codes import RequestCode
 from ..protocol.command import Command
 from ..protocol.exchange import Peer
 from ..remote import RemoteNameServer
+from ..remote.addresses import (
+    DOMAIN_PROPERTY,
+    SUBGROUP_PROPERTY,
+    AddressBook,
+    AddressList,
+    HttpFetch,
+)
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
@@ -128,7 +135,9 @@ class Broker:
     def boot_line(self) -> str:
         """What a process says when it is ready; scripts look for it."""
         config = self._live.current
-        servers = f" and name server is {config.namesrv_addr}" if config.namesrv_addr else ""
+        known = () if self._registration is None else self._registration.addresses
+        addresses = config.namesrv_addr or ";".join(known)
+        servers = f" and name server is {addresses}" if addresses else ""
         return (
             f"The broker[{config.broker_name}, {self.address}] boot success. "
             f"serializeType=JSON{servers}"
@@ -196,9 +205,33 @@ class Broker:
         if config.advertised_address_check:
             await self._check_advertised(channels, parts)
         stack.push_async_callback(registration.leave)
+        if config.fetch_namesrv_addr_by_address_server and not config.name_servers:
+            book = self._address_book(config, channels, registration)
+            await book.refresh()
+            stack.callback(scope.spawn(book.watch()).cancel)
         await registration.register()
         keeping = scope.spawn(registration.keep())
         stack.callback(keeping.cancel)
+
+    def _address_book(
+        self, config: BrokerConfig, channels: Channels, registration: Registration
+    ) -> AddressBook:
+        """Where the name servers are, asked of the address service."""
+
+        def changed(found: AddressList) -> None:
+            addresses = map(str, found.addresses)
+            registration.replace_servers([RemoteNameServer(channels, one) for one in addresses])
+
+        return AddressBook(
+            clock=self._clock,
+            fetch=HttpFetch(self._network),
+            properties={
+                DOMAIN_PROPERTY: config.namesrv_domain,
+                SUBGROUP_PROPERTY: config.namesrv_domain_subgroup,
+            },
+            env={},
+            on_change=changed,
+        )
 
     async def _listen(self, stack: contextlib.AsyncExitStack, parts: Parts) -> None:
         heartbeats = HeartbeatProcessor(

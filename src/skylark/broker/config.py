@@ -137,6 +137,22 @@ class BrokerConfig(ServerSettings):
         "Last word of its path; empty stands for nsaddr.",
         rocketmq_key="rocketmq.namesrv.domain.subgroup",
     )
+    fetch_namesrv_addr_by_address_server: bool = setting(
+        False,
+        "Without namesrvAddr, ask an address service by HTTP where the name servers are, every "
+        "two minutes.",
+        rocketmq_default=False,
+    )
+    namesrv_domain: str = setting(
+        "",
+        "Host, or host:port, of that service; empty stands for jmenv.tbsite.net:8080.",
+        rocketmq_key="rocketmq.namesrv.domain",
+    )
+    namesrv_domain_subgroup: str = setting(
+        "",
+        "Last word of its path; empty stands for nsaddr.",
+        rocketmq_key="rocketmq.namesrv.domain.subgroup",
+    )
     register_name_server_period: int = setting(
         30_000,
         "How often it registers again, in ms.",

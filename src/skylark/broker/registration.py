@@ -17,7 +17,7 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..clock import Clock
 from ..errors import BrokerError, InvalidBody, RemoteProtocolError, TransportError
@@ -25,6 +25,7 @@ from ..model.topic import TopicConfig
 from ..model.version import DataVersion
 from ..protocol.bodies import RegisterBrokerBody, TopicConfigTable
 from ..protocol.exchange import Peer
+from ..protocol.headers import RegisterBrokerResponse
 from ..remote import RemoteNameServer
 from .config import LiveConfig
 from .identity import Identity
@@ -67,8 +68,12 @@ class Registration:
         self._clock = clock
         self._rng = rng
         self._keepers = [_Keeper(server) for server in servers]
+        self._tasks: dict[_Keeper, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None  # While they are kept informed.
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
         self._is_leaving = False
+        # Told where the master is, by each answer that says so.
+        self.on_master: Callable[[RegisterBrokerResponse], None] = lambda answer: None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -102,6 +107,21 @@ class Registration:
             keeper.is_confirmed = False
             keeper.news.set()
 
+    def replace_servers(self, servers: Iterable[RemoteNameServer]) -> None:
+        """Keep these name servers informed from now on: new ones at once, former ones no more."""
+        known = {keeper.server.address: keeper for keeper in self._keepers}
+        wanted = {server.address: server for server in servers}
+        for address, keeper in known.items():
+            if address not in wanted and keeper in self._tasks:
+                self._tasks.pop(keeper).cancel()
+        self._keepers = [
+            known.get(address) or _Keeper(server) for address, server in wanted.items()
+        ]
+        for keeper in self._keepers:
+            if keeper.server.address not in known:
+                keeper.news.set()
+                self._begin(keeper)
+
     # Work.
 
     async def register(self) -> None:
@@ -127,8 +147,18 @@ class Registration:
     async def keep(self) -> None:
         """Keep all of them informed, for ever; the first registration is register()'s."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             for keeper in self._keepers:
-                group.create_task(self._keep(keeper), name=f"register {keeper.server.address}")
+                self._begin(keeper)
+            try:
+                await asyncio.Event().wait()  # More may come, though there be none now.
+            finally:
+                self._group = None
+
+    def _begin(self, keeper: _Keeper) -> None:
+        if self._group is not None:
+            name = f"register {keeper.server.address}"
+            self._tasks[keeper] = self._group.create_task(self._keep(keeper), name=name)
 
     async def _keep(self, keeper: _Keeper) -> None:
         due_ms = self._next_due_ms(keeper.is_confirmed)
@@ -176,7 +206,7 @@ class Registration:
                 if not changed:
                     return True
             version = self._topics.version
-            _, order_conf = await server.register_broker(
+            answer, order_conf = await server.register_broker(
                 cluster=self._identity.cluster,
                 broker_name=self._identity.name,
                 broker_id=config.broker_id,
@@ -200,6 +230,7 @@ class Registration:
             keeper.changed.clear()
         elif keeper.changed:
             keeper.news.set()
+        self.on_master(answer)
         # Name servers may differ for a while; the first that is there decides what is ordered.
         if order_conf is not None and keeper is self._first_confirmed():
             self._topics.apply_order_conf(order_conf)

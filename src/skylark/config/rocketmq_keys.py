@@ -46,6 +46,7 @@ class Inert(NamedTuple):
 _ONE_LOOP = "one event loop does the work of RocketMQ's thread pools"
 _NO_NETTY = "it tunes Netty, which is not used here"
 _SYSTEM_BUFFERS = "the operating system sizes socket buffers"
+_UNDER_THE_ROOT = "as in RocketMQ 4.9, it always lies under storePathRootDir; link it elsewhere"
 
 INERT = {
     "serverWorkerThreads": Inert("8", _ONE_LOOP),
@@ -97,6 +98,8 @@ INERT = {
     "commercialTransCount": Inert("1", "it counts for a commercial edition of RocketMQ"),
     "commercialBigCount": Inert("1", "it counts for a commercial edition of RocketMQ"),
     "commercialBaseCount": Inert("1", "it counts for a commercial edition of RocketMQ"),
+    "storePathConsumeQueue": Inert("", _UNDER_THE_ROOT),
+    "storePathIndex": Inert("", _UNDER_THE_ROOT),
     "tls.test.mode.enable": Inert("true", "no test certificate is built in; give your own"),
     "tls.enable": Inert("false", "it is a setting of clients"),
 }
@@ -233,9 +236,7 @@ ELSEWHERE = frozenset(
         "storeCheckpoint",
         "storePathAbort",
         "storePathCommitLog",
-        "storePathConsumeQueue",
         "storePathDLedgerCommitLog",
-        "storePathIndex",
         "storePathRootDir",
         "storeReplyMessageEnable",
         "syncFlushTimeout",

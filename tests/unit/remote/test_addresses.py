@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylark.errors import ConfigError, ConnectFailed, ConnectionLost, TransportError
 from skylark.remote.addresses import (
     ANSWER_BYTES_MAX,
     Address,
@@ -19,7 +20,6 @@ from skylark.remote.addresses import (
     first_line,
     parse_addresses,
 )
-from skylark.errors import ConfigError, ConnectFailed, ConnectionLost, TransportError
 
 URL = "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"
 
