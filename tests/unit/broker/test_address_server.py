@@ -13,7 +13,10 @@ from skylark.nameserver.app import NameServer
 from skylark.nameserver.config import NameServerConfig
 from skylark.testing.files import SimFiles
 
-ASKS: dict[str, Any] = {"fetch_namesrv_addr_by_address_server": True, "namesrv_domain": "10.0.9.9:8080"}
+ASKS: dict[str, Any] = {
+    "fetch_namesrv_addr_by_address_server": True,
+    "namesrv_domain": "10.0.9.9:8080",
+}
 
 
 @contextlib.asynccontextmanager
