@@ -477,3 +477,29 @@ def test_no_limit_means_sixteen_retries_or_for_ever_in_order() -> None:
     assert ConsumerConfig().reconsume_times_max == RECONSUME_TIMES_MAX == 16
     assert ConsumerConfig(orderly=True).reconsume_times_max == ENDLESS == 2**31 - 1
     assert ConsumerConfig(max_reconsume_times=3, orderly=True).reconsume_times_max == 3
+
+
+def test_a_queue_that_is_not_pulled_any_more_is_begun_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RB-13: what two minutes pass without a pull is dropped, and taken again."""
+
+    async def main() -> None:
+        handler = Handler(world)
+        # This broker forgets the pulls that it holds.
+        async with (
+            world.session() as session,
+            consumer(session, handler, pull_suspend_ms=600_000, pull_timeout_ms=3_600_000) as one,
+        ):
+            await world.sleep(100)
+            assert world.broker.asked[Code.PULL_MESSAGE] == 5
+            await world.sleep(50)
+            assert world.broker.asked[Code.PULL_MESSAGE] == 10
+            assert len(one.assignment) == 5
+            world.broker.put("Orders", 0, b"x")
+            await world.until(lambda: handler.bodies == [b"x"], seconds=1)
+            await world.sleep(1)
+        assert handler.bodies == [b"x"]
+
+    world.run(main)
+    assert caplog.text.count("is not pulled any more") == 5
