@@ -105,6 +105,12 @@ class Property:
     TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
     TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
     TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+    # Ours: the offset of the timer that this one stands in for, and what repeats.
+    TIMER_REPLACES = "TIMER_REPLACES"
+    REPEAT_ID = "REPEAT_ID"
+    REPEAT_RULE = "REPEAT_RULE"
+    REPEAT_ZONE = "REPEAT_ZONE"
+    REPEAT_COUNT = "REPEAT_COUNT"
 
 
 # Java lets an application set these four itself; so do we.
