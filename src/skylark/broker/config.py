@@ -450,6 +450,26 @@ class BrokerConfig(ServerSettings):
         at_most=_DAY_MS,
         rocketmq_default=5_000,
     )
+    timer_max_delay_sec: int = setting(
+        366 * 86_400,
+        "How far ahead a message may say when it is to be delivered, in seconds.",
+        at_least=1,
+        at_most=366 * 86_400,
+        hot=True,
+        remote=True,
+    )
+    timer_flush_interval_ms: int = setting(
+        10_000,
+        "How often the timer's wheel is saved, in ms; a start reads again what came after that.",
+        at_least=10,
+        at_most=_DAY_MS,
+    )
+    mapped_file_size_timer_log: int = setting(
+        100 * _MIB,
+        "Size of a file of the timer's log; a multiple of 32.",
+        at_least=1_024,
+        at_most=_GIB,
+    )
     flush_delay_offset_interval: int = setting(
         10_000,
         "How often the progress of delayed messages is saved, in ms.",
