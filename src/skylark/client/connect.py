@@ -7,13 +7,14 @@ import ipaddress
 import random
 import ssl
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..clock import Clock
 from ..errors import ConfigError
 from ..net import AsyncioNetwork, Network, client_context
 from ..remote.addresses import AddressList, find_addresses
-from .config import ClientConfig
+from .config import DEFAULT_INSTANCE_NAME, ClientConfig
 from .facade import Client
 from .hooks import RpcHook
 from .session import Session
@@ -53,9 +54,12 @@ def connect(
     find_ip = local_ip if is_real else None
     kept_hooks = tuple(hooks)
 
-    def make_session() -> Session:
+    def make_session(number: int) -> Session:
+        # A name of the application's own would make all sessions the same member of a group.
+        name = config.instance_name
+        is_alike = number > 1 and name != DEFAULT_INSTANCE_NAME
         return Session(
-            config,
+            replace(config, instance_name=f"{name}-{number}") if is_alike else config,
             network=network,
             clock=clock,
             rng=rng,

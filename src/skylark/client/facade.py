@@ -33,14 +33,15 @@ class Client:
     of its own, because to a broker one client id is one member of a group.
     """
 
-    def __init__(self, make_session: Callable[[], Session]) -> None:
-        self._make_session = make_session
+    def __init__(self, make_session: Callable[[int], Session]) -> None:
+        self._make_session = make_session  # By number, since no two may have the same client id.
         self._parts = AsyncExitStack()
         self._sessions: list[Session] = []
+        self._session_count = 1
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as parts:
-            self._sessions = [await parts.enter_async_context(self._make_session())]
+            self._sessions = [await parts.enter_async_context(self._make_session(1))]
             self._parts = parts.pop_all()
         return self
 
@@ -73,7 +74,9 @@ class Client:
         for session in self._sessions:
             if not session.has_consumer(wrapped):
                 return session
-        session = await self._parts.enter_async_context(self._make_session())
+        self._session_count += 1
+        made = self._make_session(self._session_count)
+        session = await self._parts.enter_async_context(made)
         self._sessions.append(session)
         return session
 

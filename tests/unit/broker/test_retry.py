@@ -64,6 +64,25 @@ def test_a_message_climbs_the_whole_ladder_and_ends_as_a_dead_letter(world: Brok
     world.run(main)
 
 
+def test_beyond_the_ladder_tries_are_two_hours_apart_up_to_the_number_asked_for(
+    world: BrokerWorld,
+) -> None:
+    async def main() -> None:
+        async with world.serving(**CALM) as client:
+            await client.send("T", b"poison", reconsume_times=18)
+            message = await _next(client, "T", 0)
+            for step in range(2):
+                failed_ms = world.clock.now_ms()
+                assert await _send_back(client, message, maxReconsumeTimes=20) == 0
+                message = await _next(client, "%RETRY%g", step)
+                assert 0 <= world.clock.now_ms() - failed_ms - 7_200_000 <= 20
+                assert message.reconsume_times == 19 + step
+            assert await _send_back(client, message, maxReconsumeTimes=20) == 0
+            assert (await _next(client, "%DLQ%g", 0)).body == b"poison"
+
+    world.run(main)
+
+
 @pytest.mark.parametrize(
     ("changes", "topic", "seconds"),
     [

@@ -571,6 +571,21 @@ def test_a_group_has_one_consumer_in_a_session_and_the_client_opens_another_for_
     world.run(scenario)
 
 
+def test_members_of_one_client_are_told_apart_whatever_it_is_called() -> None:
+    world = World(brokers=1)
+
+    async def scenario() -> None:
+        async with world.connect(instance_name="till-7", client_ip="10.9.9.9") as mq:
+            ids = []
+            for _ in range(3):
+                session = await mq.session_for_consumer("billing")
+                session.join_consumer(Consumer("billing"))
+                ids.append(session.client_id)
+            assert ids == ["10.9.9.9@till-7", "10.9.9.9@till-7-2", "10.9.9.9@till-7-3"]
+
+    world.run(scenario)
+
+
 def test_a_consumer_hears_of_new_routes() -> None:
     world = World(brokers=1)
 
