@@ -241,10 +241,11 @@ class TimerStore:
             return True
         return self.pending.discard(queue_offset)
 
-    def first_pending(self) -> int:
-        """The lowest offset of queue 0 that may still be needed."""
-        first = self.pending.first()
-        return self.taken if first is None else min(first, self.taken)
+    def is_waiting(self, queue_offset: int) -> bool:
+        """Whether it waits, or will as soon as queue 0 is read that far."""
+        if queue_offset >= self._known_end and queue_offset >= self.taken:
+            return queue_offset not in self._ahead
+        return queue_offset in self.pending or queue_offset in self._known
 
     def _put(self, due_ms: int, queue_offset: int) -> None:
         ring, slot = self.wheel.place(due_ms)
