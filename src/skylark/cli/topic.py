@@ -14,6 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="List, create, describe and delete 
 
 _Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 _LETTERS = {"R": 4, "W": 2, "X": 1, "-": 0}
+_QUEUES_ADVISED = 16
 
 
 @app.command("list")
@@ -77,6 +78,16 @@ def create_command(
     render.show_table(
         rows, {"topic": "topic", "broker": "broker", "permissions": "perm"}, as_json=json
     )
+    _advise(read * len(addresses))
+
+
+def _advise(queue_count: int) -> None:
+    if queue_count < _QUEUES_ADVISED:
+        typer.echo(
+            f"advice: {queue_count} queues keep at most {queue_count} members of a group busy; "
+            f"{_QUEUES_ADVISED} suit most topics",
+            err=True,
+        )
 
 
 def _permissions(text: str) -> int:
