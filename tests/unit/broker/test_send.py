@@ -118,7 +118,10 @@ REFUSALS = {
     "transaction": ({}, {"TRAN_MSG": "true", "PGROUP": "g"}, 16),
     "transaction bits": ({"sys_flag": 4}, {}, 16),
     "rolled back": ({"sys_flag": 12}, {}, 16),
-    "any delivery time": ({}, {"TIMER_DELAY_MS": "5000"}, 13),
+    "a time that is no number": ({}, {"TIMER_DELIVER_MS": "tomorrow"}, 13),
+    "a time that is negative": ({}, {"TIMER_DELAY_MS": "-5000"}, 13),
+    "a time beyond a year": ({}, {"TIMER_DELAY_SEC": str(367 * 86_400)}, 13),
+    "a time beyond all numbers": ({}, {"TIMER_DELIVER_MS": "9" * 40}, 13),
     "retry topic of an illegal group": ({"topic": "%RETRY%a b"}, {}, 1),
 }
 
