@@ -43,6 +43,7 @@ def _extensions() -> list[Extension]:
         Extension(
             ".".join(source.relative_to("src").with_suffix("").parts),
             [source.as_posix()],
+            include_dirs=["src/skylark/protocol"],
             extra_compile_args=["-O3", "-fno-plt"],
         )
         for source in sources
