@@ -20,7 +20,7 @@ from skylark.store import MessageStore
 from skylark.testing.files import SimFiles
 from skylark.testing.stores import HandClock, make_message
 
-CASES_EACH = 2_000
+CASES_EACH = 2_500
 TABLE_CASES = 2_000
 TABLES = {
     TopicConfigTable: b'{"dataVersion":{"counter":4,"timestamp":1794726906418},"topicConfigTable":'
@@ -40,7 +40,13 @@ def test_a_garbled_tail_opens_to_what_is_intact_or_is_refused_by_name(seed):
     assert [str(finding) for finding in tally.findings] == []
     assert tally.states == CASES_EACH
     # Each kind of file was met, and damage made a difference.
-    assert {name.split()[0] for name in outcomes} == {"log", "queue", "index", "checkpoint"}
+    assert {name.split()[0] for name in outcomes} == {
+        "log",
+        "queue",
+        "index",
+        "sums",
+        "checkpoint",
+    }
     assert outcomes["log refused"] > 50
     assert outcomes["log shorter"] > 20
 

@@ -233,8 +233,13 @@ def test_a_topic_that_was_damaged_in_the_log_is_named_with_its_place():
     record = run.history[-1].raw
     at = run.history[-1].physical_offset + record.index(b"TopicA") + 5
     run.files.overwrite("/store/commitlog/00000000000000000000", at, b"/")
+    without = dataclasses.replace(run.config, sums_enable=False)
     with pytest.raises(StoreDamaged, match=r"00000000000000000000 at .*store check"):
-        MessageStore.open(run.config, run.files.copy(), HandClock(run.clock.now_ms()))
+        MessageStore.open(without, run.files.copy(), HandClock(run.clock.now_ms()))
+    # With sums it is seen before anyone looks for a queue of that name.
+    with MessageStore.open(run.config, run.files, HandClock(run.clock.now_ms())) as store:
+        assert store.log.appended == run.history[-2].end
+        assert "is not what its sum says" in store.recovery.problems[0]
 
 
 def test_a_queue_keeps_its_offsets_when_its_last_durable_file_expires():

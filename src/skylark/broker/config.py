@@ -137,22 +137,6 @@ class BrokerConfig(ServerSettings):
         "Last word of its path; empty stands for nsaddr.",
         rocketmq_key="rocketmq.namesrv.domain.subgroup",
     )
-    fetch_namesrv_addr_by_address_server: bool = setting(
-        False,
-        "Without namesrvAddr, ask an address service by HTTP where the name servers are, every "
-        "two minutes.",
-        rocketmq_default=False,
-    )
-    namesrv_domain: str = setting(
-        "",
-        "Host, or host:port, of that service; empty stands for jmenv.tbsite.net:8080.",
-        rocketmq_key="rocketmq.namesrv.domain",
-    )
-    namesrv_domain_subgroup: str = setting(
-        "",
-        "Last word of its path; empty stands for nsaddr.",
-        rocketmq_key="rocketmq.namesrv.domain.subgroup",
-    )
     register_name_server_period: int = setting(
         30_000,
         "How often it registers again, in ms.",
@@ -726,6 +710,9 @@ class BrokerConfig(ServerSettings):
         rocketmq_key="checkCRCOnRecover",
         rocketmq_default=True,
     )
+    sums_enable: bool = setting(
+        True, "Keep checksums of whole records and of the index in the directory sums."
+    )
 
     # Network.
 
@@ -877,6 +864,13 @@ class BrokerConfig(ServerSettings):
         if self.is_replica:
             values["transient_store_pool_enable"] = False
         return StoreConfig(**values)
+
+    @property
+    def replication_port(self) -> int:
+        """Where replicas connect; 0 lets the system choose."""
+        if self.ha_listen_port or not self.listen_port:
+            return self.ha_listen_port
+        return self.listen_port + HA_PORT_STEP
 
     @property
     def is_replica(self) -> bool:

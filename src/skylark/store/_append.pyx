@@ -654,10 +654,10 @@ cdef void _put_header(IndexCursor index, uint8_t *memory) noexcept:
     put32(memory + 36, <uint32_t>index.index_count)
 
 
-def restore_slots(buffer, int64_t slot_count, int64_t index_count):
+def restore_slots(buffer, int64_t slot_count, int64_t index_count, bint compares=False):
     """See append.restore_slots."""
     cdef Py_ssize_t room = 0
-    cdef uint8_t *memory = _memory(buffer, &room, True)
+    cdef uint8_t *memory = _memory(buffer, &room, not compares)
     cdef int64_t number, used = 0, physical_offset = -1, slot
     cdef int32_t hash_value, previous
     cdef const uint8_t *entry
@@ -683,7 +683,10 @@ def restore_slots(buffer, int64_t slot_count, int64_t index_count):
             used += previous == 0
             slots[slot] = <int32_t>number
         for slot in range(slot_count):
-            put32(memory + INDEX_HEADER_BYTES + 4 * slot, <uint32_t>slots[slot])
+            if not compares:
+                put32(memory + INDEX_HEADER_BYTES + 4 * slot, <uint32_t>slots[slot])
+            elif get32(memory + INDEX_HEADER_BYTES + 4 * slot) != <uint32_t>slots[slot]:
+                return -1, -1
     finally:
         free(slots)
     return used, physical_offset

@@ -465,11 +465,14 @@ def put_index(index: IndexCursor, hash_value: int, physical_offset: int, stored_
     )
 
 
-def restore_slots(buffer: memoryview, slot_count: int, index_count: int) -> tuple[int, int]:
-    """Make an index file's slots again from its entries below a number.
+def restore_slots(
+    buffer: memoryview, slot_count: int, index_count: int, compares: bool = False
+) -> tuple[int, int]:
+    """Make an index file's slots again from its entries below a number, or compare them with it.
 
     Return how many are in use, and the physical offset of the last entry. The number of slots is
-    -1, and nothing is written, where an entry does not name the one before it in its slot.
+    -1, and nothing is written, where an entry does not name the one before it in its slot, or a
+    slot is not what it should be.
     """
     entries_at = INDEX_HEADER_BYTES + 4 * slot_count
     entries = buffer[entries_at + ENTRY_BYTES : entries_at + ENTRY_BYTES * index_count]
@@ -482,7 +485,11 @@ def restore_slots(buffer: memoryview, slot_count: int, index_count: int) -> tupl
             return -1, -1
         used += previous == 0
         slots[slot] = number
-    struct.pack_into(f">{slot_count}i", buffer, INDEX_HEADER_BYTES, *slots)
+    packed = struct.pack(f">{slot_count}i", *slots)
+    if compares and buffer[INDEX_HEADER_BYTES:entries_at] != packed:
+        return -1, -1
+    if not compares:
+        buffer[INDEX_HEADER_BYTES:entries_at] = packed
     return used, physical_offset
 
 

@@ -103,6 +103,9 @@ class StoreConfig:
 
     # Recovery.
     check_crc_on_recover: bool = True
+    # Keep checksums of whole records and of the index in a directory that RocketMQ's broker passes
+    # over; without them damage outside a body may go unseen.
+    sums_enable: bool = True
     mapped_regions_max: int = 0  # 0: as many as the process may have.
 
     def __post_init__(self) -> None:

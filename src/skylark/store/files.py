@@ -90,6 +90,20 @@ class Region(Syncable, Protocol):
         ...
 
 
+class GrowingFile(Syncable, Protocol):
+    """A file that is written in pieces and not mapped; for what may be lost without harm."""
+
+    path: str
+
+    def write(self, at: int, content: bytes) -> None:
+        """Put bytes at a position, lengthening the file where need be."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut or lengthen."""
+        ...
+
+
 def is_zero(region: Region, start: int, end: int) -> bool:
     """Whether a range of a file holds nothing but zeros."""
     return all(
@@ -121,6 +135,10 @@ class Files(Protocol):
 
     def map(self, path: str, size_bytes: int, *, writable: bool = True) -> Region:
         """Map an existing file, which must have this size."""
+        ...
+
+    def grow(self, path: str) -> GrowingFile:
+        """Open a file that grows, empty if it is new."""
         ...
 
     def extend(self, path: str, size_bytes: int) -> None:
@@ -281,6 +299,34 @@ class OsRegion:
             os.close(self._descriptor)
 
 
+class OsGrowingFile:
+    """A file that is written by pwrite; its descriptor goes with it."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def write(self, at: int, content: bytes) -> None:
+        with _os_errors(self.path, "write"):
+            view = memoryview(content)
+            while view:
+                count = os.pwrite(self._descriptor, view, at)
+                view, at = view[count:], at + count
+
+    def truncate(self, size_bytes: int) -> None:
+        with _os_errors(self.path, "cut"):
+            os.ftruncate(self._descriptor, size_bytes)
+
+    def sync(self) -> None:
+        with _os_errors(self.path, "flush"):
+            os.fdatasync(self._descriptor)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
 class OsFileLock:
     """An fcntl record lock; the kernel drops it with the process."""
 
@@ -336,6 +382,11 @@ class OsFiles:
                 # Mapping past the end would be a SIGBUS waiting to happen.
                 raise StoreUnreadable(path, f"is {found.st_size} bytes long, expected {size_bytes}")
             return OsRegion(path, descriptor, size_bytes, writable=writable)
+
+    def grow(self, path: str) -> OsGrowingFile:
+        with _os_errors(path, "open"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        return OsGrowingFile(path, descriptor)
 
     def extend(self, path: str, size_bytes: int) -> None:
         with self._opened(path, os.O_RDWR, "extend") as descriptor:

@@ -38,6 +38,7 @@ from ..protocol.record import DispatchInfo
 from . import append
 from .append import INDEX_HEADER_BYTES, IndexCursor, index_keys, put_index
 from .files import Files, Region
+from .index_sums import IndexSums, PageGuard
 from .mapped_file import MappedFile, RegionCache
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ _ENTRY = struct.Struct(">iqii")
 _INT = struct.Struct(">i")
 _ENTRY_BYTES = 20
 _RESERVE_ENTRIES = 50_000
-_CHECKED_ENTRIES_MAX = 200_000
+_VERIFIED_BYTES_MAX = 64 << 20  # Of all files but the newest, at a start.
 _NAME_DIGITS = 17
 assert _HEADER.size == INDEX_HEADER_BYTES
 
@@ -92,6 +93,7 @@ class KeyIndex:
         entry_max: int,
         walk_max: int = 100_000,
         writable: bool = True,
+        sums_directory: str | None = None,
     ) -> None:
         self._files = files
         self._cache = cache
@@ -107,6 +109,11 @@ class KeyIndex:
         # A full file is flushed and noted in the checkpoint by whoever flushes next.
         self.full_unsynced: list[MappedFile] = []
         self._has_unsynced_names = False
+        self._sums = (
+            None
+            if sums_directory is None
+            else IndexSums(files, os.path.join(sums_directory, "index"), self._entries_at)
+        )
 
     def load(self) -> None:
         """Find the files; foreign names are passed over, as RocketMQ does."""
@@ -126,6 +133,8 @@ class KeyIndex:
                 )
             self.index_files.append(self._file(path, int(name)))
         self.index_files.sort(key=lambda file: file.start)
+        if self._sums is not None and self._writable:
+            self._sums.remove_others(self.index_files)
         self._take_up_last()
 
     def _file(self, path: str, number: int) -> MappedFile:
@@ -224,7 +233,10 @@ class KeyIndex:
             header = self.header(file)
             if header.index_count <= 1 or header.begin_ms > end_ms:
                 continue
-            for entry, stored_at_ms in self._chain(file, header, hash_value):
+            guard = None
+            if self._sums is not None and file is not self.index_files[-1]:
+                guard = self._sums.guard(file)
+            for entry, stored_at_ms in self._chain(file, header, hash_value, guard):
                 visits += 1
                 if entry[0] == hash_value and begin_ms <= stored_at_ms <= end_ms:
                     found.append(IndexMatch(entry[1], stored_at_ms))
@@ -240,15 +252,21 @@ class KeyIndex:
         return found
 
     def _chain(
-        self, file: MappedFile, header: IndexHeader, hash_value: int
+        self, file: MappedFile, header: IndexHeader, hash_value: int, guard: PageGuard | None
     ) -> Iterator[tuple[tuple[int, int, int, int], int]]:
         """The entries of a hash's slot, newest first, each with its store time."""
         buffer = file.buffer
         slot_at = INDEX_HEADER_BYTES + 4 * (hash_value % self._slot_count)
+        if guard is not None:
+            guard.require(0, INDEX_HEADER_BYTES)
+            guard.require(slot_at, 4)
         number = _INT.unpack_from(buffer, slot_at)[0]
         above = min(header.index_count, self._entry_max)
         while 0 < number < above:
-            entry = _ENTRY.unpack_from(buffer, self._entries_at + number * _ENTRY_BYTES)
+            at = self._entries_at + number * _ENTRY_BYTES
+            if guard is not None:
+                guard.require(at, _ENTRY_BYTES)
+            entry = _ENTRY.unpack_from(buffer, at)
             # The first entry's seconds count from the end of the file before: RocketMQ takes the
             # new begin only afterwards. Its store time is the begin itself.
             yield entry, header.begin_ms + (entry[2] * 1000 if number > 1 else 0)
@@ -280,29 +298,61 @@ class KeyIndex:
         had, self._has_unsynced_names = self._has_unsynced_names, False
         return [self._directory] if had else []
 
-    def damaged_file(self) -> MappedFile | None:
-        """The first file whose slots, entries and header do not fit each other.
+    def saving_sums(self, full: list[MappedFile]) -> list[Callable[[], None]]:
+        """What to run once the entries of full files and of the newest one are on the disk."""
+        if self._sums is None:
+            return []
+        saving = []
+        for file in full:
+            header = self.header(file)
+            saving.append(
+                self._sums.saving(
+                    file, header.begin_ms, header.begin_physical, header.index_count, True
+                )
+            )
+        cursor = self.cursor
+        if self.index_files and cursor.index_count > 1:
+            saving.append(
+                self._sums.saving(
+                    self.index_files[-1],
+                    cursor.begin_ms,
+                    cursor.begin_physical,
+                    cursor.index_count,
+                    False,
+                )
+            )
+        return saving
 
-        Files with very many entries are passed over: a start should not take longer for them, and
-        `skylark store check` compares every entry with the log.
+    def damaged_file(self, *, was_clean: bool = True) -> MappedFile | None:
+        """The first file whose entries are not what was written, or do not fit slots and header.
+
+        The newest file is always looked at, others as far as they are few: a start should not take
+        longer for them. Queries look at what they read of those.
         """
-        return next((file for file in self.index_files if not self._is_sound(file)), None)
+        left = _VERIFIED_BYTES_MAX
+        for file in reversed(self.index_files):
+            is_last = file is self.index_files[-1]
+            left -= 0 if is_last else file.size_bytes
+            if left < 0:
+                break
+            if self._sums is not None and not self._sums.fits(file, takes_up=is_last):
+                return file
+            # After a crash the newest file's slots are made again, and what follows its mark.
+            if (was_clean or not is_last) and not self._is_sound(file):
+                return file
+        return None
 
     def _is_sound(self, file: MappedFile) -> bool:
         header = self.header(file)
         if not 1 <= header.index_count <= self._entry_max:
             return False
-        if header.index_count == 1 or header.index_count > _CHECKED_ENTRIES_MAX:
+        if header.index_count == 1:
             return True
-        end = self._entries_at + _ENTRY_BYTES * header.index_count
-        copy = memoryview(bytearray(file.buffer[:end]))
-        used, end_physical = append.restore_slots(copy, self._slot_count, header.index_count)
-        return (
-            (used, end_physical) == (header.slots_used, header.end_physical)
-            and copy == file.buffer[:end]
-            and _ENTRY.unpack_from(copy, self._entries_at + _ENTRY_BYTES)[1]
-            == header.begin_physical
-        )
+        first = _ENTRY.unpack_from(file.buffer, self._entries_at + _ENTRY_BYTES)
+        return append.restore_slots(file.buffer, self._slot_count, header.index_count, True) == (
+            header.slots_used,
+            header.end_physical,
+        ) and bool(first[1] == header.begin_physical)
 
     def restore(self, mark: IndexMark | None, full_until_ms: int) -> None:
         """After a crash, keep what is on the disk for sure.
@@ -319,15 +369,23 @@ class KeyIndex:
                 header = self.header(last)
                 if 1 < header.index_count <= self._entry_max and header.end_ms <= full_until_ms:
                     break
-            self.index_files.pop().remove()
+            self._remove_last()
         self._sync_names()
         self.full_unsynced.clear()
         self._take_up_last()
+
+    def _remove_last(self) -> None:
+        file = self.index_files.pop()
+        if self._sums is not None:
+            self._sums.forget(file)
+        file.remove()
 
     def _restore_slots(self, file: MappedFile, mark: IndexMark) -> bool:
         """Cut a file to its mark; False if the entries are not what the mark says."""
         if not 1 < mark.index_count <= self._entry_max:
             return False
+        if self._sums is not None:
+            self._sums.forget(file)
         buffer = file.buffer
         begin_ms, _, begin_physical, *_ = _HEADER.unpack_from(buffer, 0)
         region = file.region
@@ -364,7 +422,7 @@ class KeyIndex:
                 end_ms = stored_at_ms(entry[1])
                 if self._restore_slots(file, IndexMark(file.start, count, end_ms, entry[1])):
                     break
-            self.index_files.pop().remove()
+            self._remove_last()
             self._files.sync_directory(self._directory)
         self.full_unsynced = [file for file in self.full_unsynced if file in self.index_files]
         self._take_up_last()
@@ -374,13 +432,15 @@ class KeyIndex:
         self.index_files.clear()
         for name in self._files.list_names(self._directory):
             self._files.remove(os.path.join(self._directory, name))
+        if self._sums is not None:
+            self._sums.remove_others([])
         self._sync_names()
         self._take_up_last()
 
     def remove_all(self) -> None:
         """Delete every file: the index will be built again."""
         while self.index_files:
-            self.index_files.pop().remove()
+            self._remove_last()
         self._sync_names()
         self.full_unsynced.clear()
         self._take_up_last()
@@ -399,6 +459,8 @@ class KeyIndex:
             file = self.index_files.pop(0)
             if file in self.full_unsynced:
                 self.full_unsynced.remove(file)
+            if self._sums is not None:
+                self._sums.forget(file)
             file.remove()
             count += 1
         if count:

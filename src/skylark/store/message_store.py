@@ -64,6 +64,7 @@ from .files import FileLock, Files, OsRegion, Syncable
 from .key_index import IndexMark, KeyIndex
 from .mapped_file import RegionCache
 from .recovery import Progress, RecoveryReport, recover
+from .sums import LogSums, sums_directory
 from .sync_thread import DESCRIPTORS_MAX
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class MessageFilter:
     entry: Callable[[int, ExtUnit | None], bool] | None = None
     # Decides by the record itself.
     record: Callable[[memoryview], bool] | None = None
+    # How many entries one read looks at, where deciding takes long.
+    entries_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -185,6 +188,7 @@ class MessageStore:
         limit = config.mapped_regions_max or files.map_limit()
         self._cache = RegionCache(limit)
         self.log = CommitLog(files, config)
+        self.sums = LogSums(files, sums_directory(root)) if config.sums_enable else None
         self.queues = ConsumeQueues(files, self._cache, config, self.log)
         self.queues.visible_end = lambda: min(self.visible_end, self.dispatcher.position)
         self.queues.before_rebuild = lambda: self.checkpoint.distrust_queues(self.log.start)
@@ -197,6 +201,7 @@ class MessageStore:
                 slot_count=config.max_hash_slot_num,
                 entry_max=config.max_index_num,
                 walk_max=config.index_walk_max,
+                sums_directory=sums_directory(root) if config.sums_enable else None,
             )
         self.checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
         self.dispatcher = Dispatcher(
@@ -298,6 +303,8 @@ class MessageStore:
     def _release(self) -> None:
         self._is_closed = True
         self.log.close()
+        if self.sums is not None:
+            self.sums.close()
         self.queues.close()
         if self.index is not None:
             self.index.close()
@@ -464,6 +471,8 @@ class MessageStore:
         if not self.log.mapped.files and self.log.appended != offset:
             self.log.begin_at(offset)
             self.dispatcher.position = offset
+            if self.sums is not None:
+                self.sums.position = offset
         if offset != self.log.appended:
             raise StoreDamaged(
                 self.config.commit_log_directory,
@@ -490,6 +499,8 @@ class MessageStore:
     def begin_flush(self) -> FlushWork:
         """The work that makes everything appended so far durable."""
         self.log.commit()
+        if self.sums is not None:
+            self.sums.advance(self.log, self.log.committed)
         if not self.config.is_sync_flush:
             self.dispatch()  # With the transient pool, a commit is what makes visible.
         return FlushWork(
@@ -543,11 +554,21 @@ class MessageStore:
                 regions += self.index.dirty_regions()
                 directories += self.index.take_unsynced_directory()
                 full, self.index.full_unsynced = self.index.full_unsynced, []
+            if self.sums is not None:
+                regions += self.sums.take_unsynced()
+                directories += self.sums.take_unsynced_directories()
             work.regions = [*log_work.regions, *regions]
             work.log_end, work.log_ms = log_work.log_end, log_work.log_ms
             times, marks = self._checkpoint_now(work, is_final, [f.start for f in full])
             generation = self.checkpoint.generation
-            work.save = lambda: self.checkpoint.save(times, marks, generation)
+            saving_sums = [] if self.index is None else self.index.saving_sums(full)
+
+            def save() -> None:
+                for save_sums in saving_sums:
+                    save_sums()
+                self.checkpoint.save(times, marks, generation)
+
+            work.save = save
             work.prepare = None if is_final else log_work.prepare
             for other in self._under_way:
                 work.regions += other.regions
@@ -621,8 +642,13 @@ class MessageStore:
         offset: int,
         count_max: int,
         filter: MessageFilter | None = None,
+        *,
+        bulk_bytes: int | None = None,
     ) -> GetResult:
-        """The messages of a queue from an offset on, as many as the limits allow."""
+        """The messages of a queue from an offset on, as many as the limits allow.
+
+        With bulk_bytes, that and count_max are the limits, wherever the records lie.
+        """
         self._require_open()
         queue = self.queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
@@ -640,16 +666,24 @@ class MessageStore:
             return _empty(GetStatus.OFFSET_FOUND_NULL, next_offset, first, last)
         entries, at, end = found
         config = self.config
-        limits = GatherLimits(
-            max(1, count_max),
-            config.max_transfer_bytes_on_message_in_memory,
-            config.max_transfer_count_on_message_in_memory,
-            config.max_transfer_bytes_on_message_in_disk,
-            config.max_transfer_count_on_message_in_disk,
-            self._distance,
-        )
+        if bulk_bytes is not None:
+            count_max = max(1, count_max)
+            limits = GatherLimits(
+                count_max, bulk_bytes, count_max, bulk_bytes, count_max, self._distance
+            )
+        else:
+            limits = GatherLimits(
+                max(1, count_max),
+                config.max_transfer_bytes_on_message_in_memory,
+                config.max_transfer_count_on_message_in_memory,
+                config.max_transfer_bytes_on_message_in_disk,
+                config.max_transfer_count_on_message_in_disk,
+                self._distance,
+            )
         # At least 800 entries are looked at, so that a rare tag does not take a pull each.
         end = min(end, at + max(16_000, ENTRY_BYTES * count_max) // ENTRY_BYTES * ENTRY_BYTES)
+        if filter is not None and filter.entries_max is not None:
+            end = min(end, at + ENTRY_BYTES * filter.entries_max)
         log_end = self.log.committed
         gathered = None
         if filter is None or (filter.entry is None and filter.record is None):
@@ -665,7 +699,7 @@ class MessageStore:
             except StoreDamaged as error:
                 if not self._repair(queue, error):
                     raise
-                return self.get(topic, queue_id, offset, count_max, filter)
+                return self.get(topic, queue_id, offset, count_max, filter, bulk_bytes=bulk_bytes)
             chunks, count, size = reader.chunks, reader.count, reader.total
             scanned, last_physical = reader.scanned, reader.last_physical
             was_removed = reader.was_removed
@@ -800,6 +834,8 @@ class MessageStore:
         if self.index is not None:
             self.index.truncate(offset, self.log.stored_at_ms)
         self.log.set_end(offset, flushed=offset)
+        if self.sums is not None:
+            self.sums.cut(self.log, offset)
         self.dispatcher.position = min(self.dispatcher.position, offset)
         self._last_stored_ms = self._flushed_ms = safe_ms
         self.flush()

@@ -19,6 +19,12 @@ The log ends at the first record that is not sound. If sound records lie behind 
 was flushed as far as the checkpoint knows, it is damage and not a torn tail: the store refuses to
 open, because going on would drop acknowledged messages without a word.
 
+A record is sound if its fields add up, its body has its checksum, and, where there are sums beside
+the log (sums.py), all else has its sum. A record without a sum is not worse for it: a power cut may
+have taken the sum, or RocketMQ wrote the record. A sum that differs means damage, but for one case:
+RocketMQ may have cut our torn tail and written its own records there. Those are younger than all
+that the sums know of, and lie behind all that we have flushed.
+
 Up to the point where the log's end is known nothing is changed on the disk. From there on the abort
 file is present, and a crash during recovery only means that it is done once more.
 """
@@ -32,8 +38,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..errors import StoreDamaged
-from ..protocol.record import MAGIC
-from . import append
+from ..protocol.record import MAGIC, stored_at_position
+from . import append, sums
 from .mapped_file import MappedFile
 
 if TYPE_CHECKING:
@@ -49,6 +55,7 @@ _MANY_QUEUES = 1_000
 _DISPATCH_STEP = 64 << 20
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
 _INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
 
 
 @dataclass(slots=True)
@@ -64,6 +71,8 @@ class RecoveryReport:
     lost_flushed_bytes: int = 0  # The checkpoint had vouched for these, and the disk lost them.
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    # File of the log -> position up to which all its records have sums that fit.
+    matched: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,8 @@ def recover(
         if file.start < log_end and file.end > plan.check_from:
             file.region.sync()
     store.log.set_end(log_end, flushed=log_end)
+    if store.sums is not None:
+        store.sums.take_up(store.log, report.matched, log_end)
     plan = _settle_index(store, plan)
     store.dispatcher.position = plan.build_from
     if not plan.is_clean:
@@ -181,7 +192,7 @@ def _what_is_missing(store: MessageStore, was_clean: bool) -> str | None:
             return "there is no index"
         if marks is not None and marks.is_clean and was_clean and index.mark() != marks.index:
             return f"index file {marks.index.name} is not as it was left"
-        if was_clean and (damaged := index.damaged_file()) is not None:
+        if (damaged := index.damaged_file(was_clean=was_clean)) is not None:
             return f"index file {damaged.start} is damaged"
     return None
 
@@ -213,8 +224,12 @@ def _find_log_end(
     while at < limit:
         file = log.mapped.at(at)
         assert file is not None
+        stop = _check_sums(store, file, at, flushed, report)
         at, _ = log.scan(
-            at, file.end, check_crc=store.config.check_crc_on_recover, torn_from=torn_from
+            at,
+            stop,
+            check_crc=store.config.check_crc_on_recover,
+            torn_from=max(torn_from, file.start + report.matched.get(file.start, 0)),
         )
         if progress is not None:
             progress("checking the log", at - plan.check_from, limit - plan.check_from)
@@ -245,6 +260,33 @@ def _find_log_end(
             f" {flushed - at} bytes"
         )
     return at
+
+
+def _check_sums(
+    store: MessageStore, file: MappedFile, at: int, flushed: int, report: RecoveryReport
+) -> int:
+    """Where in a file the records cease to be what their sums say, or its end."""
+    if store.sums is None:
+        return file.end
+    content = store.sums.read(file.start)
+    position, matched_end, differs, newest_ms = sums.check_sums(
+        file.buffer, 0, at - file.start, file.size_bytes, content
+    )
+    report.matched[file.start] = matched_end
+    if not differs:
+        return file.end
+    offset = file.start + position
+    if offset >= flushed and _stored_ms(file, position) > newest_ms:
+        logger.info("path=%s was written by another broker from %d on", file.path, position)
+        return file.end
+    report.problems.append(f"the record at {offset} is not what its sum says")
+    return offset
+
+
+def _stored_ms(file: MappedFile, at: int) -> int:
+    """The store time of a record that is whole, as far as its size says."""
+    place = at + stored_at_position(_INT.unpack_from(file.buffer, at + 36)[0])
+    return int(_LONG.unpack_from(file.buffer, place)[0])
 
 
 def _sound_record_behind(store: MessageStore, end: int) -> tuple[int, int] | None:

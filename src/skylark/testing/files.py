@@ -9,7 +9,8 @@ left it. The model is at least as unkind as a journalling file system:
   pages of one sector, the default, every mix of sectors is among the states.
 - A creation, removal or rename that was not followed by sync_directory may be undone. Within one
   directory the operations survive in order, so what remains is a prefix.
-- A file that was created and never synced may come back empty.
+- A file that was created and never synced may come back empty; one that has grown since its last
+  sync may be as short as it was then, or have zeros where a page did not arrive.
 
 Writes go into a mapping behind the disk's back, so they are noticed by comparison: before each
 operation of the disk, and whenever observe() is called (after every step of a scripted run, say).
@@ -36,7 +37,7 @@ from ..store.files import DiskSpace, store_error
 class DiskChange(NamedTuple):
     """One entry of the trace."""
 
-    kind: str  # make, write, sync, link, unlink, mkdir, rmdir, sync_directory
+    kind: str  # make, write, resize, sync, link, unlink, mkdir, rmdir, sync_directory
     path: str  # of the file or directory; for make, write and sync only a label
     inode: int = -1
     at: int = 0
@@ -54,6 +55,7 @@ class _Inode:
     # Page number -> its contents since the last sync, oldest first: the first is the synced one.
     pending: dict[int, list[bytes]] = field(default_factory=dict)
     is_length_synced: bool = False
+    synced_bytes: int = 0  # How long it was when it was last synced; growing files only.
     modified_ms: int = 0
 
 
@@ -136,6 +138,41 @@ class SimRegion:
 
     def __del__(self) -> None:
         self._files.open_regions -= 1
+
+
+class SimGrowingFile:
+    """A growing file of a SimFiles."""
+
+    def __init__(self, files: SimFiles, path: str, inode: _Inode) -> None:
+        self.path = path
+        self._files = files
+        self._inode = inode
+
+    def write(self, at: int, content: bytes) -> None:
+        self._files._check("write", self.path)
+        inode, page_bytes = self._inode, self._files.page_bytes
+        end = at + len(content)
+        if end > len(inode.seen):
+            self._files._take_space(self.path, end - len(inode.seen))
+            self._files._apply(DiskChange("resize", self.path, inode.number, size=end))
+        first = at - at % page_bytes
+        new = inode.seen[first:at] + content + inode.seen[end : end + page_bytes - end % page_bytes]
+        for place in range(0, len(new), page_bytes):
+            page = bytes(new[place : place + page_bytes])
+            if page != inode.seen[first + place : first + place + page_bytes]:
+                self._files._apply(
+                    DiskChange("write", self.path, inode.number, first + place, page)
+                )
+
+    def truncate(self, size_bytes: int) -> None:
+        self._files._check("write", self.path)
+        if size_bytes != len(self._inode.seen):
+            change = DiskChange("resize", self.path, self._inode.number, size=size_bytes)
+            self._files._apply(change)
+
+    def sync(self) -> None:
+        self._files._check("sync", self.path)
+        self._files._apply(DiskChange("sync", self.path, self._inode.number))
 
 
 class _SimLock:
@@ -271,6 +308,14 @@ class SimFiles:
         if len(inode.live) != size_bytes:
             raise StoreUnreadable(path, f"is {len(inode.live)} bytes long, expected {size_bytes}")
         return SimRegion(self, path, inode, writable=writable)
+
+    def grow(self, path: str) -> SimGrowingFile:
+        if path not in self._names:
+            self.observe()
+            self._check("create", path)
+            self._require_directory(path)
+            self._apply(DiskChange("link", path, self._make(path, b"")))
+        return SimGrowingFile(self, path, self._inode_of(path))
 
     def extend(self, path: str, size_bytes: int) -> None:
         self._check("create", path)
@@ -445,12 +490,15 @@ class SimFiles:
             end = change.at + len(change.data)
             inode.seen = inode.seen[: change.at] + change.data + inode.seen[end:]
             inode.live[change.at : end] = change.data
+        elif kind == "resize":
+            self._resize(self._inodes[change.inode], change.size)
         elif kind == "sync":
             inode = self._inodes[change.inode]
             if self.on_sync is not None:
                 self.on_sync(path)
             inode.pending.clear()
             inode.is_length_synced = True
+            inode.synced_bytes = len(inode.seen)
             self.sync_count += 1
         elif kind == "sync_directory":
             for pending in self._pending_names.pop(path, []):
@@ -462,6 +510,17 @@ class SimFiles:
             self.trace.append(change)
         if self.on_change is not None:
             self.on_change(change)
+
+    def _resize(self, inode: _Inode, size_bytes: int) -> None:
+        """Cut or lengthen; until the next sync the bytes that go may come back."""
+        before = len(inode.seen)
+        if size_bytes < before:
+            for page in range(size_bytes // self.page_bytes, -(-before // self.page_bytes)):
+                versions = inode.pending.setdefault(page, [self._page(inode.seen, page)])
+                at = page * self.page_bytes
+                versions.append(inode.seen[at : max(at, size_bytes)])
+        inode.seen = inode.seen[:size_bytes].ljust(size_bytes, b"\0")
+        inode.live = bytearray(inode.seen)
 
     @staticmethod
     def _rename_in(names: dict[str, int], directories: set[str], change: DiskChange) -> None:
@@ -591,17 +650,22 @@ class SimFiles:
         for number in sorted(set(names.values())):
             inode = self._inodes[number]
             content = bytearray(inode.seen)
-            for page, versions in inode.pending.items():
+            for page, versions in sorted(inode.pending.items()):
                 at = page * self.page_bytes
                 chosen = page_of((number, page), versions)
-                content[at : at + len(chosen)] = chosen
-            if lengths_lost and not inode.is_length_synced:
-                content = bytearray()
+                # Shorter where the file has grown since, longer where it was cut.
+                held = min(len(content) - at, self.page_bytes)
+                if held < 0 and chosen:
+                    content.extend(bytes(-held))
+                content[at : at + self.page_bytes] = chosen.ljust(held, b"\0")
+            if lengths_lost:
+                content = content[: inode.synced_bytes if inode.is_length_synced else 0]
             after._inodes[number] = _Inode(
                 number,
                 content,
                 bytes(content),
                 is_length_synced=True,
+                synced_bytes=len(content),
                 modified_ms=inode.modified_ms,
             )
         # A name whose directory did not survive is gone with it.
