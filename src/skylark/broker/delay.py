@@ -4,9 +4,9 @@ A delayed message lies in SCHEDULE_TOPIC_XXXX, queue level - 1, until it is due;
 holds when. All messages of a level wait equally long, so each queue is in order of delivery, and
 only its head needs watching: there is one timer for all levels, set for the earliest head.
 
-    # Never early by the wall clock; late by the loop's own delay only.
+    # Never early by the wall clock; late by the loop's own delay only. Saving goes on beside it.
     # An offset is advanced after the copy is appended, and saved after the copy is on the disk: a
-    # crash repeats deliveries, and loses none.
+    # crash repeats deliveries, and loses none. A table that cannot be read is a crash of long ago.
 
 Where the wall clock steps back, or a level was made shorter, a head could lie further ahead than
 its level's whole delay: it waits that delay from when it is seen, not more.
@@ -18,16 +18,16 @@ import asyncio
 import logging
 
 from ..clock import Clock
-from ..errors import InvalidName, InvalidRecord, StoreError
+from ..errors import CorruptRecord, InvalidRecord, StoreError
 from ..model.message import Property, StoredMessage
-from ..model.names import check_topic_name
-from ..model.topic import HALF_TOPIC, SCHEDULE_TOPIC
+from ..model.topic import SCHEDULE_TOPIC
 from ..protocol.bodies import DelayOffsetTable
-from ..protocol.properties import LazyProperties, encode_properties
-from ..protocol.record import decode_record, pack_host
+from ..protocol.record import decode_record
 from ..store import Arrival, MessageStore, PutMessage, PutStatus
 from .arrivals import Arrivals
-from .processors.send import FlushWaiter
+from .deferral import restored
+from .durability import FlushWaiter
+from .observer import Observer
 from .saved_table import SavedTable, SmallFiles
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class DelayService:
         files: SmallFiles,
         *,
         save_interval_ms: int,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
         self._arrivals = arrivals
@@ -58,6 +59,7 @@ class DelayService:
         self._clock = clock
         self._saved = SavedTable(path, files, DelayOffsetTable)
         self._save_interval_ms = save_interval_ms
+        self._observer = Observer() if observer is None else observer
         self._delays_ms = store.config.delay_levels_ms
         self._offsets: dict[int, int] = {}  # Level → the next offset to deliver.
         self._seen: dict[int, tuple[int, int]] = {}  # Level → (offset of the head, when it is due).
@@ -71,7 +73,12 @@ class DelayService:
 
     def load(self) -> None:
         """Read how far delivery has come; numbers that fit no queue are corrected."""
-        body = self._saved.load()
+        try:
+            body = self._saved.load()
+        except CorruptRecord as error:
+            # Delivering twice is allowed, losing is not, and neither is standing still.
+            logger.error("all delayed messages that are kept are delivered again: %s", error)
+            body = None
         offsets = {} if body is None else body.offsets
         for level in range(1, len(self._delays_ms) + 1):
             first = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
@@ -95,6 +102,13 @@ class DelayService:
             {level: offset for level, offset in self._offsets.items() if offset > 0}
         )
 
+    def take_over(self, table: DelayOffsetTable) -> None:
+        """Note how far the master has delivered; for a replica, which delivers nothing itself."""
+        for level, offset in table.offsets.items():
+            if level in self._offsets and offset != self._offsets[level]:
+                self._offsets[level] = max(0, offset)
+                self._is_changed = True
+
     def undelivered_from(self) -> int | None:
         """The physical offset of the oldest message that is still to be delivered."""
         oldest: int | None = None
@@ -113,16 +127,9 @@ class DelayService:
         for level in self._offsets:
             self._store.watch(SCHEDULE_TOPIC, level - 1)
             self._heads[level] = 0
-        save_at_ms = self._clock.monotonic_ms() + self._save_interval_ms
         while True:
             self._wake.clear()
             wait_ms = self._deliver_due()
-            now_ms = self._clock.monotonic_ms()
-            if now_ms >= save_at_ms:
-                save_at_ms = now_ms + self._save_interval_ms
-                await self.save()
-            if self._is_changed:
-                wait_ms = min(wait_ms, max(1, save_at_ms - now_ms))
             if wait_ms <= 0:
                 await self._clock.sleep_ms(0)
                 continue
@@ -137,6 +144,12 @@ class DelayService:
         if level in self._offsets and level not in self._heads:
             self._heads[level] = 0  # It is the head of its queue: nobody waits for it yet.
             self._wake.set()
+
+    async def save_for_ever(self) -> None:
+        """Save now and then; deliveries do not wait for it, since a flush may take long."""
+        while True:
+            await self._clock.sleep_ms(self._save_interval_ms)
+            await self.save()
 
     async def save(self) -> None:
         """Save how far delivery has come, as far as the copies are on the disk."""
@@ -237,51 +250,35 @@ class DelayService:
 
     def _real(self, level: int, offset: int, stored: StoredMessage) -> PutMessage | None:
         """The message as it goes to its real topic; None for what has none."""
-        topic = stored.properties.get(Property.REAL_TOPIC, "")
-        queue_text = stored.properties.get(Property.REAL_QID, "")
-        try:
-            check_topic_name(topic)
-            queue_id = int(queue_text)
-            if queue_id < 0 or topic == HALF_TOPIC:
-                raise ValueError(queue_text)
-        except (InvalidName, ValueError):
+        message = restored(stored)
+        if message is None:
             logger.error(
-                "level=%d offset=%d has no topic to go to: %r queue %r",
-                level, offset, topic, queue_text,
+                "level=%d offset=%d has no topic to go to: %r queue %r", level, offset,
+                stored.properties.get(Property.REAL_TOPIC),
+                stored.properties.get(Property.REAL_QID),
             )  # fmt: skip
-            return None
-        properties = stored.properties
-        text = (
-            properties.text
-            if isinstance(properties, LazyProperties)
-            else encode_properties(properties)
-        )
-        return PutMessage(
-            topic,
-            queue_id,
-            stored.body,
-            text,
-            stored.born_at_ms,
-            pack_host(*stored.born_host),
-            pack_host(*stored.store_host),
-            stored.flag,
-            stored.sys_flag,
-            stored.reconsume_times,
-            stored.prepared_transaction_offset,
-        )
+        return message
 
     def _put(self, level: int, messages: list[PutMessage], ends: list[int]) -> bool:
-        results = self._store.put(messages)
-        for result, end in zip(results, ends, strict=True):
-            if result.status is not PutStatus.PUT_OK:
-                logger.warning(
-                    "level=%d offset=%d not delivered: %s, tried again", level,
-                    self._offsets[level], result.status.name,
-                )  # fmt: skip
-                return False
-            self._delivered_end = max(self._delivered_end, result.end)
-            self.delivered_total += 1
-            self._advance(level, end)
+        """Append deliveries, all or none; False where they are to be tried again."""
+        results = self._store.put_group(messages)
+        if results[0].status is PutStatus.MESSAGE_ILLEGAL and len(messages) > 1:
+            # Together they are too large for a file, or one of them is: that one stays the head.
+            return all(
+                self._put(level, [message], [end])
+                for message, end in zip(messages, ends, strict=True)
+            )
+        if results[0].status is not PutStatus.PUT_OK:
+            logger.warning(
+                "level=%d offset=%d not delivered: %s, tried again", level,
+                self._offsets[level], results[0].status.name,
+            )  # fmt: skip
+            return False
+        for message, result in zip(messages, results, strict=True):
+            self._observer.stored(message.topic, 1, result.size_bytes)
+        self.delivered_total += len(messages)
+        self._delivered_end = max(self._delivered_end, results[-1].end)
+        self._advance(level, ends[-1])
         return True
 
     def _advance(self, level: int, offset: int) -> None:
