@@ -143,6 +143,11 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     BATCH_ACK_MESSAGE = 200151
+    # Ours, of timers; see headers/timer.py.
+    LIST_TIMERS = 810_400
+    CANCEL_TIMER = 810_401
+    FIRE_TIMER = 810_402
+    ADD_REPEAT = 810_403
 
 
 class ResponseCode(IntEnum):

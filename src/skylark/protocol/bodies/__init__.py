@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from .subscriptions import GroupList as GroupList
     from .subscriptions import SubscriptionGroupConfigBody as SubscriptionGroupConfigBody
     from .subscriptions import SubscriptionGroupTable as SubscriptionGroupTable
+    from .timers import WaitingList as WaitingList
+    from .timers import WaitingMessage as WaitingMessage
     from .topics import DataVersionBody as DataVersionBody
     from .topics import TopicConfigTable as TopicConfigTable
     from .topics import TopicList as TopicList
@@ -127,6 +129,10 @@ else:
                 "GroupList",
                 "SubscriptionGroupConfigBody",
                 "SubscriptionGroupTable",
+            ),
+            "timers": (
+                "WaitingList",
+                "WaitingMessage",
             ),
             "topics": (
                 "DataVersionBody",

@@ -83,6 +83,11 @@ if TYPE_CHECKING:
     from .send import SendMessageResponse as SendMessageResponse
     from .tables import REQUEST_HEADERS as REQUEST_HEADERS
     from .tables import RESPONSE_HEADERS as RESPONSE_HEADERS
+    from .timer import AddRepeatRequest as AddRepeatRequest
+    from .timer import CancelTimerRequest as CancelTimerRequest
+    from .timer import FireTimerRequest as FireTimerRequest
+    from .timer import ListTimersRequest as ListTimersRequest
+    from .timer import TimerResponse as TimerResponse
     from .transaction import CheckTransactionStateRequest as CheckTransactionStateRequest
     from .transaction import EndTransactionRequest as EndTransactionRequest
     from .transaction import ResumeCheckHalfMessageRequest as ResumeCheckHalfMessageRequest
@@ -189,6 +194,13 @@ else:
             "tables": (
                 "REQUEST_HEADERS",
                 "RESPONSE_HEADERS",
+            ),
+            "timer": (
+                "AddRepeatRequest",
+                "CancelTimerRequest",
+                "FireTimerRequest",
+                "ListTimersRequest",
+                "TimerResponse",
             ),
             "transaction": (
                 "CheckTransactionStateRequest",

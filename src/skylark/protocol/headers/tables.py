@@ -102,6 +102,13 @@ from .send import (
     SendMessageRequestV2,
     SendMessageResponse,
 )
+from .timer import (
+    AddRepeatRequest,
+    CancelTimerRequest,
+    FireTimerRequest,
+    ListTimersRequest,
+    TimerResponse,
+)
 from .transaction import (
     CheckTransactionStateRequest,
     EndTransactionRequest,
@@ -110,6 +117,10 @@ from .transaction import (
 
 REQUEST_HEADERS: Mapping[_Code, type[Header] | None] = MappingProxyType(
     {
+        _Code.LIST_TIMERS: ListTimersRequest,
+        _Code.CANCEL_TIMER: CancelTimerRequest,
+        _Code.FIRE_TIMER: FireTimerRequest,
+        _Code.ADD_REPEAT: AddRepeatRequest,
         _Code.SEND_MESSAGE: SendMessageRequest,
         _Code.PULL_MESSAGE: PullMessageRequest,
         _Code.QUERY_MESSAGE: QueryMessageRequest,
@@ -221,6 +232,9 @@ REQUEST_HEADERS: Mapping[_Code, type[Header] | None] = MappingProxyType(
 
 RESPONSE_HEADERS: Mapping[_Code, type[Header]] = MappingProxyType(
     {
+        _Code.CANCEL_TIMER: TimerResponse,
+        _Code.FIRE_TIMER: TimerResponse,
+        _Code.ADD_REPEAT: TimerResponse,
         _Code.SEND_MESSAGE: SendMessageResponse,
         _Code.PULL_MESSAGE: PullMessageResponse,
         _Code.QUERY_MESSAGE: QueryMessageResponse,

@@ -7,6 +7,7 @@ code                               noun
 307 309                            messages.py, handed on to a member
 28 315                             stats.py
 25 26 306 329                      settings.py
+810400-810403                      timers.py
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .messages import MessageAdmin
 from .offsets import OffsetAdmin
 from .settings import SettingsAdmin
 from .stats import StatsAdmin
+from .timers import TimerAdmin
 from .topics import TopicAdmin
 
 Handle = Callable[[Any, Peer], Response | Coroutine[Any, Any, Response | None] | None]
@@ -33,6 +35,7 @@ def table(parts: Parts) -> dict[int, tuple[type[Header] | None, Handle]]:
     """Request code → header type and who serves it."""
     topics, groups, messages = TopicAdmin(parts), GroupAdmin(parts), MessageAdmin(parts)
     offsets, stats, settings = OffsetAdmin(parts), StatsAdmin(parts), SettingsAdmin(parts)
+    timers = TimerAdmin(parts)
     return {
         Code.UPDATE_AND_CREATE_TOPIC: (headers.CreateTopicRequest, topics.put),
         Code.DELETE_TOPIC_IN_BROKER: (headers.DeleteTopicRequest, topics.delete),
@@ -85,4 +88,8 @@ def table(parts: Parts) -> dict[int, tuple[type[Header] | None, Handle]]:
         Code.UPDATE_BROKER_CONFIG: (None, settings.update),
         Code.CLEAN_EXPIRED_CONSUMEQUEUE: (None, settings.clean_queues),
         Code.DELETE_EXPIRED_COMMITLOG: (None, settings.clean_log),
+        Code.LIST_TIMERS: (headers.ListTimersRequest, timers.list),
+        Code.CANCEL_TIMER: (headers.CancelTimerRequest, timers.cancel),
+        Code.FIRE_TIMER: (headers.FireTimerRequest, timers.fire),
+        Code.ADD_REPEAT: (headers.AddRepeatRequest, timers.add),
     }

@@ -7,7 +7,13 @@ import logging
 from ....errors import BrokerError
 from ....model.names import check_topic_name
 from ....model.queue import MessageQueue
-from ....model.topic import OP_HALF_TOPIC, SCHEDULE_TOPIC, TopicConfig, TopicFilterType
+from ....model.topic import (
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TopicConfig,
+    TopicFilterType,
+)
 from ....protocol.bodies import GroupList, TopicList, TopicOffset, TopicStatsBody
 from ....protocol.codes import ResponseCode
 from ....protocol.exchange import AnyRequest, Peer, Request, Response
@@ -17,7 +23,7 @@ from ...parts import Parts
 logger = logging.getLogger(__name__)
 
 # Their queues hold what is still to be done, whether the table names them or not.
-_NEVER_UNUSED = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
+_NEVER_UNUSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC})
 
 
 class TopicAdmin:
