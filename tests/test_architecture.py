@@ -29,7 +29,7 @@ LAYERS = {
     "admin": {"client", "remote"},
     "compat": {"client", "sync", "remote", "protocol"},
     "console": {"admin", "client"},
-    "spark": {"admin", "client"},
+    "spark": {"admin", "client", "remote", "filter", "protocol"},
     "cli": {"admin", "client", "nameserver", "broker", "store", "console", "spark", "net"},
     "testing": None,  # Anything; only tests and examples import it.
 }

@@ -1,5 +1,24 @@
-"""The Spark layer: which Java a session runs on. Importing it imports neither pyspark nor Java."""
+"""The Spark layer: topics as DataFrames. Importing it imports neither pyspark nor Java."""
 
-from .java import JavaRuntime, find_java, java_environment
+from typing import TYPE_CHECKING
 
-__all__ = ["JavaRuntime", "find_java", "java_environment"]
+from ..lazy import front_door
+
+if TYPE_CHECKING:
+    from .java import JavaRuntime as JavaRuntime
+    from .java import find_java as find_java
+    from .java import java_environment as java_environment
+    from .offsets import DataLoss as DataLoss
+    from .session import register as register
+    from .session import session as session
+    from .source import SkylarkDataSource as SkylarkDataSource
+else:
+    __getattr__, __dir__ = front_door(
+        globals(),
+        {
+            "java": ("JavaRuntime", "find_java", "java_environment"),
+            "offsets": ("DataLoss",),
+            "session": ("register", "session"),
+            "source": ("SkylarkDataSource",),
+        },
+    )

@@ -1,0 +1,288 @@
+"""Cluster: what a Spark job asks of name servers and brokers, blocking and retried.
+
+A broker that restarts or fails over is asked again until `retryMs` has passed, by its name, so that
+a new master is found through the name servers. Nothing here knows of Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from ..errors import BrokerError, ConfigError, TransportError
+from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from ..protocol.bodies import TopicList, TopicRouteBody
+from ..protocol.codes import RequestCode, ResponseCode
+from ..protocol.record import decode_record
+from ..remote.addresses import parse_addresses
+from .offsets import Offsets, QueueKey
+from .options import EARLIEST, LATEST, Access, Bound, ReadOptions
+from .wire import Wire
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.05
+_PAUSE_S_MAX = 1.0
+_SUBSCRIPTION = 4
+# Of a server that starts, stops, or is not the master any more.
+_PASSING_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+READER_GROUP = "skylark-spark-reader"
+
+
+class Cluster:
+    """The servers behind one list of name servers."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._name_servers = [str(address) for address in parse_addresses(access.namesrv).addresses]
+        self._wires: dict[str, Wire] = {}
+        self._routes: dict[str, TopicRouteBody] = {}
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
+
+    # Connections.
+
+    def wire(self, address: str) -> Wire:
+        """A connection to a server."""
+        found = self._wires.get(address)
+        if found is None:
+            found = self._wires[address] = Wire(address, self.access)
+        return found
+
+    def drop(self, address: str) -> None:
+        """Forget a connection on which something went wrong, and what its server told."""
+        found = self._wires.pop(address, None)
+        if found is not None:
+            found.close()
+        self._routes.clear()
+
+    def retried(self, action: Callable[[], T]) -> T:
+        """Do something again while servers are unreachable or refuse for now."""
+        give_up = time.monotonic() + self.access.retry_ms / 1000
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return action()
+            except TransportError as error:
+                self.drop(error.address)
+                if time.monotonic() + pause > give_up:
+                    raise
+            except BrokerError as error:
+                if error.code not in _PASSING_CODES or time.monotonic() + pause > give_up:
+                    raise
+                self._routes.clear()
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
+
+    # Name servers.
+
+    def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
+        problem: Exception | None = None
+        for address in self._name_servers:
+            try:
+                return bytes(self.wire(address).call(code, fields).body)
+            except TransportError as error:
+                self.drop(address)
+                problem = error
+        assert problem is not None
+        raise problem
+
+    def route(self, topic: str) -> TopicRouteBody:
+        """Which brokers serve a topic; raises ConfigError where none does."""
+        found = self._routes.get(topic)
+        if found is None:
+            try:
+                data = self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            except BrokerError as error:
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    raise ConfigError(
+                        f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
+                        "it with `skylark topic create`"
+                    ) from error
+                raise
+            found = self._routes[topic] = TopicRouteBody.from_json(data)
+        return found
+
+    def topics(self, options: ReadOptions) -> tuple[str, ...]:
+        """The topics of a read: those named, or those that match and are no system's."""
+        if options.topics_pattern is None:
+            return options.topics
+        data = self.retried(
+            lambda: self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        )
+        pattern = re.compile(options.topics_pattern)
+        return tuple(
+            topic
+            for topic in sorted(TopicList.from_json(data).topics)
+            if pattern.fullmatch(topic)
+            and not is_system_topic(topic)
+            and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
+
+    def queues(self, topics: Iterable[str], *, for_writing: bool = False) -> list[QueueKey]:
+        """All queues of some topics that may be read, or written."""
+        found = []
+        for topic in topics:
+            for data in self.retried(lambda topic=topic: self.route(topic)).route.queues:  # type: ignore[misc]
+                if for_writing:
+                    count = data.write_queue_nums if data.is_writable else 0
+                else:
+                    count = data.read_queue_nums if data.is_readable else 0
+                found += [QueueKey(topic, data.broker_name, number) for number in range(count)]
+        return sorted(found)
+
+    def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
+        """Where a broker listens: its master, or for reading any replica that is there."""
+        data = self.route(topic).route.broker(broker)
+        if data is not None and data.addresses:
+            if 0 in data.addresses:
+                return data.addresses[0]
+            if not for_writing:
+                return data.addresses[min(data.addresses)]
+        self._routes.pop(topic, None)
+        raise TransportError(broker, f"no name server knows a broker {broker} for topic {topic}")
+
+    # Brokers.
+
+    def ask_queue(self, queue: QueueKey, code: int, fields: dict[str, str]) -> dict[str, str]:
+        """Ask the broker of a queue something about it; the fields of its answer."""
+
+        def asked() -> dict[str, str]:
+            address = self.broker_address(queue.topic, queue.broker)
+            full = {"topic": queue.topic, "queueId": str(queue.queue_id), **fields}
+            return self.wire(address).call(code, full).fields
+
+        return self.retried(asked)
+
+    def min_offset(self, queue: QueueKey) -> int:
+        """The first offset that is still there."""
+        return int(self.ask_queue(queue, RequestCode.GET_MIN_OFFSET, {})["offset"])
+
+    def max_offset(self, queue: QueueKey) -> int:
+        """The offset after the last message."""
+        return int(self.ask_queue(queue, RequestCode.GET_MAX_OFFSET, {})["offset"])
+
+    def offset_at(self, queue: QueueKey, at_ms: int) -> int:
+        """The first message stored at a time or later, exact to the millisecond.
+
+        Brokers answer such a search with an offset near by; the messages themselves decide.
+        """
+        low, high = self.min_offset(queue), self.max_offset(queue)
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self._stored_ms(queue, middle)
+            if stored_ms is None or stored_ms < at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stored_ms(self, queue: QueueKey, offset: int) -> int | None:
+        def asked() -> int | None:
+            address = self.broker_address(queue.topic, queue.broker)
+            wire = self.wire(address)
+            wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue, offset, 1, 1 << 10))
+            answer = wire.answer()
+            if answer.code in (
+                ResponseCode.PULL_OFFSET_MOVED,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_NOT_FOUND,
+            ):
+                return None
+            if answer.code != 0:
+                raise BrokerError(answer.code, answer.remark, address)
+            return decode_record(answer.body, check_crc=False).stored_at_ms
+
+        return self.retried(asked)
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Say how far a group has come, so that everybody's tools can show it."""
+        for queue, offset in offsets.items():
+            self.ask_queue(
+                queue,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                {"consumerGroup": group, "commitOffset": str(offset)},
+            )
+
+    def committed(self, group: str, queue: QueueKey) -> int | None:
+        """How far a group has come in a queue; None if it never committed there."""
+        try:
+            fields = self.ask_queue(
+                queue, RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group}
+            )
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return int(fields["offset"])
+
+    def resolve(self, bound: Bound, queues: Iterable[QueueKey], option: str) -> Offsets:
+        """The offset that a bound means in each queue."""
+        found: Offsets = {}
+        known = set()
+        for queue in queues:
+            known.add(queue)
+            if bound.timestamp_ms is not None:
+                found[queue] = self.offset_at(queue, bound.timestamp_ms)
+                continue
+            given = EARLIEST if bound.word == "earliest" else LATEST
+            if bound.offsets is not None:
+                # A queue that is not named is read from its start to its end.
+                given = EARLIEST if option == "startingOffsets" else LATEST
+                numbers = bound.offsets.get(queue.topic, {}).get(queue.broker, {})
+                given = numbers.get(queue.queue_id, given)
+            if given == EARLIEST:
+                found[queue] = self.min_offset(queue)
+            elif given == LATEST:
+                found[queue] = self.max_offset(queue)
+            else:
+                found[queue] = given
+        for topic, brokers in (bound.offsets or {}).items():
+            for broker, numbers in brokers.items():
+                for number in numbers:
+                    if QueueKey(topic, broker, number) not in known:
+                        raise ConfigError(
+                            f"option {option}: there is no queue {topic}/{broker}/{number}"
+                        )
+        return found
+
+
+def pull_fields(
+    queue: QueueKey,
+    offset: int,
+    count: int,
+    size_bytes: int,
+    *,
+    group: str = READER_GROUP,
+    subscription: str = "*",
+    kind: str = "TAG",
+) -> dict[str, str]:
+    """A pull that brings its subscription along and does not wait."""
+    return {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(count),
+        "maxMsgBytes": str(size_bytes),
+        "sysFlag": str(_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": subscription,
+        "subVersion": "0",
+        "expressionType": kind,
+    }

@@ -1,0 +1,407 @@
+"""Options of `format("skylark")`: what a user may set, read once, with errors that name the option.
+
+Spark hands options over as text under names without case. Every reader and writer gets one of the
+two dataclasses here, which travel pickled to the workers; nothing else looks at the text again.
+
+    namesrv   is an option, or else the environment's NAMESRV_ADDR
+    topic     one or several, with commas; topicsPattern instead reads all that match
+
+docs/spark.md lists them all; tests/unit/spark/test_options.py compares.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NoReturn
+
+from ..errors import ConfigError
+from ..model.names import check_group_name, check_topic_name
+
+_MIB = 1 << 20
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": _MIB, "g": 1 << 30}
+_PATTERN_CHARS_MAX = 255
+EARLIEST, LATEST = -2, -1
+
+# Options of Spark itself that reach every source or sink.
+_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "mergeschema"})
+
+
+class BodyFormat(StrEnum):
+    """What the column `body` holds."""
+
+    BINARY = "binary"
+    TEXT = "text"
+    JSON = "json"
+
+
+class ReadFrom(StrEnum):
+    """Where records come from."""
+
+    AUTO = "auto"
+    NETWORK = "network"
+    SEGMENTS = "segments"
+
+
+class Guarantee(StrEnum):
+    """What a writer promises: a task or job that is done again sends its rows again."""
+
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class FilterType(StrEnum):
+    """The language of the option `filter`."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+# Topic → broker → queue → offset; EARLIEST and LATEST stand for themselves.
+QueueOffsets = dict[str, dict[str, dict[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of what is read: a word for all queues, a time, or an offset for each queue."""
+
+    word: str | None = None  # "earliest" or "latest"
+    timestamp_ms: int | None = None
+    offsets: QueueOffsets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a cluster, and as whom."""
+
+    namesrv: str
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    timeout_ms: int = 10_000
+    retry_ms: int = 60_000  # How long a task goes on trying while no broker answers.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was asked for."""
+
+    access: Access
+    topics: tuple[str, ...]
+    topics_pattern: str | None
+    starting: Bound
+    ending: Bound
+    group: str | None
+    commit_offsets: bool
+    filter: str
+    filter_type: FilterType
+    messages_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
+    partitions_min: int
+    split_bytes: int
+    pull_bytes: int
+    pull_count: int
+    read_from: ReadFrom
+    store_path: str | None
+    fail_on_data_loss: bool
+    body_format: BodyFormat
+    body_schema: str | None
+    pushdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was asked for."""
+
+    access: Access
+    topic: str | None
+    guarantee: Guarantee
+    group: str
+    batch_bytes: int
+
+
+class _Reader:
+    """Takes options out one by one, so that what is left over is unknown."""
+
+    def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._names = {name.lower(): name for name in known}
+        for name in self._given:
+            if name not in self._names and name not in _SPARKS_OWN:
+                near = difflib.get_close_matches(name, self._names, n=1)
+                hint = f"; did you mean {self._names[near[0]]}?" if near else ""
+                raise ConfigError(f"option {name} is not known{hint} Known are: {', '.join(known)}")
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        value = self._given.get(name.lower())
+        return default if value is None else str(value).strip()
+
+    def parsed(self, name: str, default: Any, parse: Callable[[str], Any], allowed: str) -> Any:
+        value = self.text(name)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"option {name}={value[:80]!r}: {allowed}") from error
+
+    def flag(self, name: str, default: bool) -> bool:
+        found: bool = self.parsed(
+            name, default, {"true": True, "false": False}.__getitem__, "true or false is allowed"
+        )
+        return found
+
+    def number(self, name: str, default: int | None, *, least: int, most: int) -> Any:
+        def parse(text: str) -> int:
+            value = int(text)
+            if not least <= value <= most:
+                raise ValueError
+            return value
+
+        return self.parsed(name, default, parse, f"a number from {least} to {most} is allowed")
+
+    def size(self, name: str, default: int | None, *, least: int) -> Any:
+        def parse(text: str) -> int:
+            matched = _SIZE.fullmatch(text)
+            if matched is None:
+                raise ValueError
+            value = int(matched[1]) * _SIZE_UNITS[matched[2].lower()]
+            if value < least:
+                raise ValueError
+            return value
+
+        return self.parsed(
+            name, default, parse, f"a number of bytes from {least} on is allowed, such as 64m"
+        )
+
+    def one_of(self, name: str, kinds: type[StrEnum], default: StrEnum) -> Any:
+        allowed = ", ".join(kinds)
+
+        def parse(text: str) -> StrEnum:
+            return {kind.lower(): kind for kind in kinds}[text.lower()]
+
+        return self.parsed(name, default, parse, f"one of {allowed} is allowed")
+
+
+READ_OPTIONS: dict[str, str] = {
+    "namesrv": "Name servers, host:port with semicolons; NAMESRV_ADDR if not set.",
+    "topic": "One topic, or several with commas.",
+    "topicsPattern": "A regular expression instead: all topics whose whole name matches.",
+    "startingOffsets": "earliest, latest, or JSON: topic, broker, queue, offset (-2 earliest, "
+    "-1 latest). Batches start at earliest, streams at latest.",
+    "endingOffsets": "Batches only: the same, exclusive; latest if not set.",
+    "startingTimestamp": "From this store time on: milliseconds since 1970, or ISO 8601.",
+    "endingTimestamp": "Batches only: up to this store time, exclusive.",
+    "group": "The consumer group under which progress is committed and lag is shown.",
+    "commitOffsets": "Whether a stream commits its progress for the group; true.",
+    "filter": "Tags with ||, or an SQL92 condition; evaluated at the broker. * for all.",
+    "filterType": "TAG or SQL92; TAG.",
+    "maxMessagesPerTrigger": "Streams only: at most so many messages a micro-batch; 1000000.",
+    "maxBytesPerTrigger": "Streams only: about so many bytes a micro-batch.",
+    "minPartitions": "At least so many tasks, if there are as many messages; queues are split.",
+    "splitBytes": "About so many bytes a task; 128m.",
+    "pullBytes": "Bytes asked for in one pull; 4m, and less where the broker allows less.",
+    "pullCount": "Messages asked for in one pull; 8192.",
+    "readFrom": "network; segments: the broker's files, by storePath; auto: these where they are.",
+    "storePath": "The broker's store directory, where the workers can reach it.",
+    "failOnDataLoss": "Whether offsets that retention has removed end the query; true.",
+    "bodyFormat": "binary, text, or json with bodySchema; binary.",
+    "bodySchema": "The columns of a JSON body, as in CREATE TABLE.",
+    "pushdown": "Batches only: let Spark's filters on topic, broker, queue_id, queue_offset and "
+    "store_time narrow what is read; needs spark.sql.python.filterPushdown.enabled. false.",
+    "accessKey": "The account; SKYLARK_ACCESS_KEY if not set.",
+    "secretKey": "Its secret; SKYLARK_SECRET_KEY if not set.",
+    "timeoutMs": "How long one request may take; 10000.",
+    "retryMs": "How long a task goes on trying while a broker does not answer; 60000.",
+}
+WRITE_OPTIONS: dict[str, str] = {
+    "namesrv": READ_OPTIONS["namesrv"],
+    "topic": "Where rows go that have no column topic.",
+    "deliveryGuarantee": "at_least_once: what a failed task or job has sent is sent again.",
+    "group": "The producer group; skylark-spark.",
+    "batchBytes": "About so many bytes in one send; 1m.",
+    "accessKey": READ_OPTIONS["accessKey"],
+    "secretKey": READ_OPTIONS["secretKey"],
+    "timeoutMs": READ_OPTIONS["timeoutMs"],
+    "retryMs": READ_OPTIONS["retryMs"],
+}
+
+
+def read_options(
+    options: Mapping[str, str],
+    *,
+    is_stream: bool,
+    environment: Mapping[str, str] = os.environ,
+) -> ReadOptions:
+    """The options of a read; raises ConfigError."""
+    reader = _Reader(options, READ_OPTIONS)
+    topics = _topics(reader)
+    pattern = reader.text("topicsPattern")
+    if (pattern is None) == (not topics):
+        _refuse("topic: give either topic or topicsPattern, such as .option('topic', 'OrderTopic')")
+    if pattern is not None:
+        _check_pattern(pattern)
+    if is_stream:
+        for name in ("endingOffsets", "endingTimestamp", "pushdown"):
+            if reader.text(name) is not None:
+                _refuse(f"{name} is for batch reads; a stream has no end")
+    else:
+        for name in ("maxMessagesPerTrigger", "maxBytesPerTrigger"):
+            if reader.text(name) is not None:
+                _refuse(f"{name} is for streams; a batch reads everything at once")
+    group = reader.text("group")
+    if group is not None:
+        check_group_name(group)
+    filter_type: FilterType = reader.one_of("filterType", FilterType, FilterType.TAG)
+    body_format: BodyFormat = reader.one_of("bodyFormat", BodyFormat, BodyFormat.BINARY)
+    body_schema = reader.text("bodySchema")
+    if (body_format is BodyFormat.JSON) != (body_schema is not None):
+        _refuse(
+            "bodyFormat=json and bodySchema go together, such as bodySchema='id long, name string'"
+        )
+    read_from: ReadFrom = reader.one_of("readFrom", ReadFrom, ReadFrom.AUTO)
+    store_path = reader.text("storePath")
+    if read_from is ReadFrom.SEGMENTS and store_path is None:
+        _refuse("readFrom=segments needs storePath, the broker's store directory")
+    return ReadOptions(
+        access=_access(reader, environment),
+        topics=topics,
+        topics_pattern=pattern,
+        starting=_bound(reader, "starting", LATEST if is_stream else EARLIEST),
+        ending=_bound(reader, "ending", LATEST),
+        group=group,
+        commit_offsets=reader.flag("commitOffsets", True),
+        filter=reader.text("filter", "*") or "*",
+        filter_type=filter_type,
+        messages_per_trigger_max=reader.number(
+            "maxMessagesPerTrigger", 1_000_000 if is_stream else None, least=1, most=2**53
+        ),
+        bytes_per_trigger_max=reader.size("maxBytesPerTrigger", None, least=1),
+        partitions_min=reader.number("minPartitions", 1, least=1, most=100_000),
+        split_bytes=reader.size("splitBytes", 128 * _MIB, least=1),
+        pull_bytes=reader.size("pullBytes", 4 * _MIB, least=1),
+        pull_count=reader.number("pullCount", 8_192, least=1, most=1_000_000),
+        read_from=read_from,
+        store_path=store_path,
+        fail_on_data_loss=reader.flag("failOnDataLoss", True),
+        body_format=body_format,
+        body_schema=body_schema,
+        pushdown=reader.flag("pushdown", False),
+    )
+
+
+def write_options(
+    options: Mapping[str, str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+) -> WriteOptions:
+    """The options of a write; raises ConfigError."""
+    reader = _Reader(options, WRITE_OPTIONS)
+    topics = _topics(reader)
+    if len(topics) > 1:
+        _refuse("topic: a write goes to one topic; add a column topic to write to several")
+    group = reader.text("group", "skylark-spark") or "skylark-spark"
+    check_group_name(group)
+    guarantee: Guarantee = reader.one_of("deliveryGuarantee", Guarantee, Guarantee.AT_LEAST_ONCE)
+    return WriteOptions(
+        access=_access(reader, environment),
+        topic=topics[0] if topics else None,
+        guarantee=guarantee,
+        group=group,
+        batch_bytes=reader.size("batchBytes", _MIB, least=1),
+    )
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise ConfigError(f"option {problem}")
+
+
+def _access(reader: _Reader, environment: Mapping[str, str]) -> Access:
+    namesrv = reader.text("namesrv") or environment.get("NAMESRV_ADDR", "").strip()
+    if not namesrv:
+        _refuse("namesrv is needed, such as .option('namesrv', '127.0.0.1:9876'), or NAMESRV_ADDR")
+    access_key = reader.text("accessKey") or environment.get("SKYLARK_ACCESS_KEY")
+    secret_key = reader.text("secretKey") or environment.get("SKYLARK_SECRET_KEY")
+    if (access_key is None) != (secret_key is None):
+        _refuse("accessKey and secretKey go together")
+    return Access(
+        namesrv,
+        access_key,
+        secret_key,
+        reader.number("timeoutMs", 10_000, least=100, most=600_000),
+        reader.number("retryMs", 60_000, least=0, most=3_600_000),
+    )
+
+
+def _topics(reader: _Reader) -> tuple[str, ...]:
+    text = reader.text("topic")
+    if text is None:
+        return ()
+    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not topics:
+        _refuse("topic is empty")
+    for name in topics:
+        check_topic_name(name)
+    return topics
+
+
+def _check_pattern(pattern: str) -> None:
+    if not 0 < len(pattern) <= _PATTERN_CHARS_MAX:
+        _refuse(f"topicsPattern: 1 to {_PATTERN_CHARS_MAX} characters are allowed")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        _refuse(f"topicsPattern={pattern[:80]!r}: {error}")
+
+
+def _bound(reader: _Reader, side: str, default: int) -> Bound:
+    offsets, timestamp = f"{side}Offsets", f"{side}Timestamp"
+    if reader.text(offsets) is not None and reader.text(timestamp) is not None:
+        _refuse(f"{offsets} and {timestamp} exclude each other")
+    at_ms = reader.parsed(
+        timestamp, None, _time_ms, "milliseconds since 1970 or ISO 8601 with a zone is allowed"
+    )
+    if at_ms is not None:
+        return Bound(timestamp_ms=at_ms)
+    word = "earliest" if default == EARLIEST else "latest"
+    found: Bound = reader.parsed(
+        offsets,
+        Bound(word=word),
+        _offsets,
+        'earliest, latest or JSON such as {"OrderTopic": {"broker-a": {"0": 23, "1": -2}}} is '
+        "allowed",
+    )
+    return found
+
+
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone is a different moment on every machine")
+    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    milliseconds = delta.days * 86_400_000 + delta.seconds * 1_000 + delta.microseconds // 1_000
+    if milliseconds < 0:
+        raise ValueError
+    return milliseconds
+
+
+def _offsets(text: str) -> Bound:
+    if text.lower() in ("earliest", "latest"):
+        return Bound(word=text.lower())
+    found: QueueOffsets = {}
+    for topic, brokers in json.loads(text).items():
+        for broker, queues in brokers.items():
+            for queue, offset in queues.items():
+                if type(offset) is not int or offset < EARLIEST or not queue.isdecimal():
+                    raise ValueError
+                found.setdefault(topic, {}).setdefault(broker, {})[int(queue)] = offset
+    if not found:
+        raise ValueError
+    return Bound(offsets=found)

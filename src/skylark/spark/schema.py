@@ -1,0 +1,149 @@
+"""The columns of a message as a DataFrame has them.
+
+A user's own schema picks columns by name, and only those are built: Spark does not tell a Python
+source which columns a query needs, so `.schema("queue_offset long, body binary")` is the way to
+read less. The first twelve come by themselves; the others only when they are named.
+
+    column              type                  what
+    topic               string
+    broker              string                the broker's name
+    queue_id            int
+    queue_offset        bigint
+    body                binary                expanded if it was compressed; see bodyFormat
+    tag                 string
+    keys                string                as stored: several stand with blanks between
+    properties          map<string,string>    all of them, the system's too
+    message_id          string                the producer's unique key; without one, the offset id
+    born_time           timestamp
+    store_time          timestamp
+    reconsume_times     int
+    flag, sys_flag      int
+    physical_offset     bigint
+    born_host           string                ip:port
+    store_host          string
+    offset_message_id   string
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from .options import BodyFormat, ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+# Name → Spark's type; the order is that of the schema.
+COLUMNS: dict[str, str] = {
+    "topic": "string",
+    "broker": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "body": "binary",
+    "tag": "string",
+    "keys": "string",
+    "properties": "map<string,string>",
+    "message_id": "string",
+    "born_time": "timestamp",
+    "store_time": "timestamp",
+    "reconsume_times": "int",
+}
+EXTRA_COLUMNS: dict[str, str] = {
+    "flag": "int",
+    "sys_flag": "int",
+    "physical_offset": "bigint",
+    "born_host": "string",
+    "store_host": "string",
+    "offset_message_id": "string",
+}
+# What a row that is written may have; body is needed.
+SINK_COLUMNS: dict[str, tuple[str, ...]] = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tag": ("string",),
+    "keys": ("string", "array<string>"),
+    "properties": ("map<string,string>",),
+    "queue_id": ("int", "bigint"),
+    "sharding_key": ("string",),
+    "deliver_time": ("timestamp",),
+    "delay_level": ("int",),
+}
+
+
+def default_schema(options: ReadOptions) -> str:
+    """The schema of a read without one of its own, as in CREATE TABLE."""
+    types = {**COLUMNS, "body": body_type(options)}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+def body_type(options: ReadOptions) -> str:
+    """The type of the column body."""
+    if options.body_format is BodyFormat.JSON:
+        return f"struct<{_fields_of(options.body_schema or '')}>"
+    return "string" if options.body_format is BodyFormat.TEXT else "binary"
+
+
+def _fields_of(ddl: str) -> str:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        parsed = StructType.fromDDL(ddl)
+    except (PySparkException, ValueError) as error:
+        raise ConfigError(
+            f"option bodySchema={ddl[:80]!r}: columns as in CREATE TABLE are allowed, such as "
+            "'id long, name string'"
+        ) from error
+    assert isinstance(parsed, StructType)
+    return ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in parsed.fields)
+
+
+def checked_columns(schema: StructType, options: ReadOptions) -> list[str]:
+    """The columns to build; raises ConfigError for one that does not exist or has another type."""
+    types = {**COLUMNS, **EXTRA_COLUMNS, "body": body_type(options).replace(": ", ":")}
+    found = []
+    for field in schema.fields:
+        expected = types.get(field.name)
+        if expected is None:
+            raise ConfigError(f"column {field.name} is not known; allowed are {', '.join(types)}")
+        given = field.dataType.simpleString()
+        if given != expected.replace(", ", ","):
+            raise ConfigError(f"column {field.name}: {given} is not possible, it is {expected}")
+        found.append(field.name)
+    if not found:
+        raise ConfigError("the schema has no columns")
+    return found
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark will check each batch against."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
+
+
+def check_sink_schema(schema: StructType, *, has_topic: bool) -> None:
+    """Refuse rows that cannot be sent, before any task runs."""
+    names = set()
+    for field in schema.fields:
+        allowed = SINK_COLUMNS.get(field.name)
+        if allowed is None:
+            raise ConfigError(
+                f"column {field.name} cannot be written; allowed are {', '.join(SINK_COLUMNS)}"
+            )
+        given = field.dataType.simpleString()
+        if given not in allowed:
+            raise ConfigError(
+                f"column {field.name}: {given} cannot be written, it must be {' or '.join(allowed)}"
+            )
+        names.add(field.name)
+    if "body" not in names:
+        raise ConfigError("column body is missing; select something as body")
+    if "topic" not in names and not has_topic:
+        raise ConfigError("option topic is needed where the rows have no column topic")
+    if {"queue_id", "sharding_key"} <= names:
+        raise ConfigError("columns queue_id and sharding_key exclude each other")
+    if {"deliver_time", "delay_level"} <= names:
+        raise ConfigError("columns deliver_time and delay_level exclude each other")

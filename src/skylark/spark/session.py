@@ -1,0 +1,62 @@
+"""Sessions: a SparkSession with the settings that go well with this source.
+
+A session of the user's own works as well; these only save the search for what matters:
+
+    spark.python.unix.domain.socket.enabled     workers talk to the JVM without TCP: half the time
+                                                a small task takes
+    spark.sql.python.filterPushdown.enabled     so that option pushdown=true works
+    spark.sql.shuffle.partitions                2 locally, where 200 would crawl
+    spark.ui.enabled                            false: no port is opened that nobody asked for
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from .java import java_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS: dict[str, str] = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    name: str = "skylark",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a session, or return the one that runs; local on two cores if no master is named."""
+    os.environ.update(java_environment(os.environ))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError("Spark is not installed: pip install 'skylarkmq[spark]'") from error
+    builder = SparkSession.builder.appName(name)
+    builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[2]")
+    for key, value in {**DEFAULTS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("skylark")` known where Spark does not find it by itself."""
+    from .source import SkylarkDataSource
+
+    spark.dataSource.register(SkylarkDataSource)

@@ -1,0 +1,522 @@
+"""SkylarkDataSource: topics as DataFrames, for Spark's `format("skylark")`.
+
+Spark makes one of these in the driver for every read and write, and pickles what it makes to the
+workers, so nothing here holds a connection: planning opens one and closes it, a task opens its own
+and keeps it for the next task of the same worker.
+
+    in the driver     options → queues → offsets → splits (offsets.py)
+    in a task         pulls, one ahead → Arrow batches (columns.py)
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ..errors import BrokerError, ConfigError, InvalidExpression, TransportError
+from ..filter import parse_tags
+from ..protocol.codes import RequestCode, ResponseCode
+from .cluster import READER_GROUP, Cluster, pull_fields
+from .columns import Layout, to_batch
+from .offsets import (
+    DataLoss,
+    Offsets,
+    QueueKey,
+    Range,
+    admit,
+    describe_loss,
+    from_json,
+    lost,
+    ranges,
+    split,
+    to_json,
+)
+from .options import (
+    Access,
+    FilterType,
+    ReadOptions,
+    WriteOptions,
+    read_options,
+    write_options,
+)
+from .schema import arrow_schema, check_sink_schema, checked_columns, default_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE_MESSAGES = 16  # Looked at to know how large messages are.
+_EMPTY_PULLS_MAX = 10_000
+
+_clusters: dict[Access, Cluster] = {}  # Of this worker, kept from task to task.
+
+
+class SkylarkDataSource(DataSource):
+    """What `format("skylark")` stands for."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "skylark"
+
+    def schema(self) -> str:
+        # Streams and batches have the same columns; which one this is, Spark does not say here.
+        return default_schema(read_options(_only_common(self.options), is_stream=False))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options, is_stream=False)
+        kind = PushdownReader if options.pushdown else SkylarkReader
+        return kind(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return SkylarkStreamReader(read_options(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from .sink import SkylarkWriter
+
+        return SkylarkWriter(self._checked_sink(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        from .sink import SkylarkStreamWriter
+
+        return SkylarkStreamWriter(self._checked_sink(schema, overwrite))
+
+    def _checked_sink(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise ConfigError(
+                "a topic cannot be overwritten, only appended to: write with mode('append'), or "
+                "outputMode('append')"
+            )
+        options = write_options(self.options)
+        check_sink_schema(schema, has_topic=options.topic is not None)
+        return options
+
+
+def _only_common(options: Mapping[str, str]) -> dict[str, str]:
+    either = {
+        "endingoffsets", "endingtimestamp", "pushdown", "maxmessagespertrigger",
+        "maxbytespertrigger",
+    }  # fmt: skip
+    return {name: value for name, value in options.items() if name.lower() not in either}
+
+
+@dataclass
+class Split(InputPartition):
+    """What one task reads."""
+
+    ranges: list[Range]
+
+
+class _Plan:
+    """What readers of both kinds have in common: options, columns, and how to read a split."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.layout = Layout(
+            tuple(checked_columns(schema, options)), options.body_format, _exact_tags(options)
+        )
+
+    def splits(self, cluster: Cluster, wanted: Sequence[Range]) -> list[Split]:
+        """Tasks for some ranges."""
+        found = split(
+            wanted,
+            bytes_per_message=_bytes_per_message(cluster, wanted),
+            split_bytes=self.options.split_bytes,
+            partitions_min=self.options.partitions_min,
+        )
+        return [Split(part) for part in found]
+
+    def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
+        """In a task: the messages of a split, as Arrow batches."""
+        schema = arrow_schema(self.schema)
+        cluster = _worker_cluster(self.options.access)
+        for one in partition.ranges:
+            yield from RangeReader(cluster, self.options, self.layout, schema, one).batches()
+
+
+def _exact_tags(options: ReadOptions) -> frozenset[str] | None:
+    if options.filter_type is not FilterType.TAG:
+        return None
+    try:
+        tags = parse_tags(options.filter)
+    except InvalidExpression as error:
+        raise InvalidExpression(
+            error.expression, f"{error.problem}; set the option filter to tags such as 'A || B'"
+        ) from error
+    return frozenset(tags) or None
+
+
+def _worker_cluster(access: Access) -> Cluster:
+    found = _clusters.get(access)
+    if found is None:
+        # Spark's workers collect garbage after every task; what is imported by now can stay.
+        gc.collect()
+        gc.freeze()
+        found = _clusters[access] = Cluster(access)
+    return found
+
+
+def _bytes_per_message(cluster: Cluster, wanted: Sequence[Range]) -> float:
+    """About how large the messages are: a look at the last range of some, which is there."""
+    for one in sorted(wanted, key=lambda one: -one.count)[:1]:
+        offset = one.end - min(one.count, _SAMPLE_MESSAGES)
+        address = cluster.broker_address(one.queue.topic, one.queue.broker)
+        wire = cluster.wire(address)
+        wire.ask(RequestCode.PULL_MESSAGE, pull_fields(one.queue, offset, _SAMPLE_MESSAGES, 1))
+        answer = wire.answer()
+        if answer.code == 0:
+            found = int(answer.fields["nextBeginOffset"]) - offset
+            return len(answer.body) / max(1, found)
+    return 1_024.0
+
+
+class RangeReader:
+    """Reads one range of a queue; the next pull is under way while an answer is decoded."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ReadOptions,
+        layout: Layout,
+        schema: pa.Schema,
+        wanted: Range,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._layout = layout
+        self._schema = schema
+        self._range = wanted
+        self._at = wanted.start
+        self._asked: str | None = None  # The broker whose answer is still to come.
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Everything in the range, in order."""
+        empty = 0
+        try:
+            while self._at < self._range.end:
+                begin = self._at
+                body = self._cluster.retried(self._pull)
+                if body is None:
+                    empty = empty + 1 if self._at == begin else 0
+                    if empty > _EMPTY_PULLS_MAX:
+                        raise DataLoss(f"{self._range.queue}: nothing can be read from {begin} on")
+                    continue
+                batch = to_batch(
+                    body,
+                    broker=self._range.queue.broker,
+                    start=begin,
+                    end=self._range.end,
+                    layout=self._layout,
+                    schema=self._schema,
+                )
+                if batch is not None:
+                    yield batch
+        finally:
+            if self._asked is not None:  # Spark wants no more: an answer is left on the wire.
+                self._cluster.drop(self._asked)
+
+    def _pull(self) -> bytes | memoryview | None:
+        address, self._asked = self._asked, None
+        if address is None:
+            address = self._ask()
+        answer = self._cluster.wire(address).answer()
+        code = answer.code
+        if code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
+            self._moved(int(answer.fields["minOffset"]), int(answer.fields["maxOffset"]))
+            return None
+        if code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            raise BrokerError(code, answer.remark, address)
+        self._at = max(self._at, int(answer.fields["nextBeginOffset"]))
+        if self._at < self._range.end:
+            try:
+                self._asked = self._ask()
+            except TransportError as error:  # What has come is good; the next pull begins anew.
+                self._cluster.drop(error.address)
+        return answer.body if code == 0 else None
+
+    def _ask(self) -> str:
+        options, queue = self._options, self._range.queue
+        address = self._cluster.broker_address(queue.topic, queue.broker)
+        fields = pull_fields(
+            queue,
+            self._at,
+            min(options.pull_count, self._range.end - self._at),
+            options.pull_bytes,
+            group=options.group or READER_GROUP,
+            subscription=options.filter,
+            kind=options.filter_type,
+        )
+        self._cluster.wire(address).ask(RequestCode.PULL_MESSAGE, fields)
+        return address
+
+    def _moved(self, first: int, last: int) -> None:
+        """The offset is not there: its messages were removed, or the queue has become shorter."""
+        wanted = self._range
+        if self._at < first:
+            missing = Range(wanted.queue, self._at, min(first, wanted.end))
+            if self._options.fail_on_data_loss:
+                raise DataLoss(describe_loss([missing]))
+            logger.warning("lost: %s", describe_loss([missing]))
+            self._at = first
+            return
+        if self._at >= last:
+            missing = Range(wanted.queue, self._at, wanted.end)
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{wanted.queue} ends at {last}, and was to be read up to {wanted.end}: it "
+                    "has lost messages, or is another one of that name. Set failOnDataLoss=false "
+                    "to go on"
+                )
+            logger.warning("lost: %s", describe_loss([missing]))
+            self._at = wanted.end
+
+
+class SkylarkReader(DataSourceReader):
+    """A batch: everything between two offsets."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.plan = _Plan(options, schema)
+        self.narrowed: dict[str, Any] = {}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.plan.options
+        cluster = Cluster(options.access)
+        try:
+            queues = [
+                queue for queue in cluster.queues(cluster.topics(options)) if self._has(queue)
+            ]
+            start = cluster.resolve(options.starting, queues, "startingOffsets")
+            end = cluster.resolve(options.ending, queues, "endingOffsets")
+            first = {queue: cluster.min_offset(queue) for queue in queues}
+            gone = [one for one in lost(start, first) if end[one.queue] > one.start]
+            if gone and options.fail_on_data_loss:
+                raise DataLoss(describe_loss(gone))
+            start = {queue: max(offset, first[queue]) for queue, offset in start.items()}
+            start, end = self._narrow(cluster, start, end)
+            splits = self.plan.splits(cluster, ranges(start, end))
+        finally:
+            cluster.close()
+        return splits or [Split([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return self.plan.read(partition)
+
+    def _has(self, queue: QueueKey) -> bool:
+        return True
+
+    def _narrow(self, cluster: Cluster, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        return start, end
+
+
+class PushdownReader(SkylarkReader):
+    """A batch whose filters decide what is read at all; Spark applies them again to be sure."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for one in filters:
+            self._take(one)
+            yield one
+
+    def _take(self, one: Filter) -> None:
+        column: tuple[str, ...] = getattr(one, "attribute", ())
+        value: Any = getattr(one, "value", None)
+        if len(column) != 1:
+            return
+        name = column[0]
+        bounds = self.narrowed.setdefault("offset", [None, None])
+        times = self.narrowed.setdefault("time", [None, None])
+        if name in ("topic", "broker", "queue_id") and isinstance(one, EqualTo | In):
+            allowed = {value} if isinstance(one, EqualTo) else set(value or ())
+            known = self.narrowed.get(name)
+            self.narrowed[name] = allowed if known is None else known & allowed
+        elif name == "queue_offset" and isinstance(value, int):
+            _tighten(bounds, one, value)
+        elif name == "store_time" and hasattr(value, "timestamp"):
+            _tighten(times, one, value.timestamp() * 1_000)
+
+    def _has(self, queue: QueueKey) -> bool:
+        return all(
+            self.narrowed.get(name) is None or part in self.narrowed[name]
+            for name, part in zip(("topic", "broker", "queue_id"), queue, strict=True)
+        )
+
+    def _narrow(self, cluster: Cluster, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        least, beyond = self.narrowed.get("offset", (None, None))
+        from_ms, to_ms = self.narrowed.get("time", (None, None))
+        for queue in start:
+            if least is not None:
+                start[queue] = max(start[queue], least)
+            if beyond is not None:
+                end[queue] = min(end[queue], beyond)
+            if from_ms is not None:
+                start[queue] = max(start[queue], cluster.offset_at(queue, int(from_ms)))
+            if to_ms is not None:
+                end[queue] = min(end[queue], cluster.offset_at(queue, int(to_ms) + 1))
+        return start, end
+
+
+def _tighten(bounds: list[Any], one: Filter, value: Any) -> None:
+    """Bounds as [from, beyond): never narrower than the filter itself."""
+    low, high = bounds
+    if isinstance(one, EqualTo):
+        bounds[:] = [_larger(low, value), _smaller(high, value + 1)]
+    elif isinstance(one, GreaterThan | GreaterThanOrEqual):
+        bounds[0] = _larger(low, value)
+    elif isinstance(one, LessThan | LessThanOrEqual):
+        bounds[1] = _smaller(high, value + 1)
+
+
+def _larger(one: Any, other: Any) -> Any:
+    return other if one is None else max(one, other)
+
+
+def _smaller(one: Any, other: Any) -> Any:
+    return other if one is None else min(one, other)
+
+
+class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: micro-batches from offset to offset, with progress committed for a group."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.plan = _Plan(options, schema)
+        self._target: Offsets | None = None
+        self._committed: Offsets = {}
+
+    def _cluster(self) -> Cluster:
+        # One Python process in the driver keeps this reader for the life of the query.
+        return _worker_cluster(self.plan.options.access)
+
+    def initialOffset(self) -> dict[str, Any]:
+        options, cluster = self.plan.options, self._cluster()
+        queues = cluster.queues(cluster.topics(options))
+        start = self._remembered(cluster, queues)
+        if start is None:
+            start = cluster.resolve(options.starting, queues, "startingOffsets")
+            self._remember(cluster, start)
+        return to_json(start)
+
+    def _remembered(self, cluster: Cluster, queues: list[QueueKey]) -> Offsets | None:
+        """Where this query began: Spark asks again after a crash in the first micro-batch."""
+        group = self.plan.options.group
+        if group is None or not self.plan.options.commit_offsets:
+            return None
+        found = {queue: cluster.committed(_initial(group), queue) for queue in queues}
+        if not found or any(offset is None for offset in found.values()):
+            return None
+        return {queue: offset for queue, offset in found.items() if offset is not None}
+
+    def _remember(self, cluster: Cluster, start: Offsets) -> None:
+        group = self.plan.options.group
+        if group is not None and self.plan.options.commit_offsets:
+            cluster.commit(_initial(group), start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self.plan.options.messages_per_trigger_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._newest(self._cluster(), {})
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        cluster = self._cluster()
+        begin = {} if start is None else from_json(start)
+        self._commit(cluster, begin)
+        self._begin_new_queues(cluster, begin)
+        newest = self._target if self._target is not None else self._newest(cluster, begin)
+        count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if isinstance(limit, ReadAllAvailable):
+            count_max = None
+        bytes_max = self.plan.options.bytes_per_trigger_max
+        if bytes_max is not None:
+            size = _bytes_per_message(cluster, ranges(begin, newest))
+            by_bytes = max(1, int(bytes_max / max(1.0, size)))
+            count_max = by_bytes if count_max is None else min(count_max, by_bytes)
+        return to_json(admit(begin, newest, count_max))
+
+    def _newest(self, cluster: Cluster, begin: Offsets) -> Offsets:
+        queues = set(cluster.queues(cluster.topics(self.plan.options)))
+        for queue in begin:
+            if queue not in queues and self.plan.options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{queue} has been read up to {begin[queue]} and is not there any more; set "
+                    "failOnDataLoss=false to go on without it"
+                )
+        return {queue: cluster.max_offset(queue) for queue in sorted(queues)}
+
+    def _begin_new_queues(self, cluster: Cluster, begin: Offsets) -> None:
+        """A queue that appears while the query runs is read from its first message."""
+        for queue in cluster.queues(cluster.topics(self.plan.options)):
+            if queue not in begin:
+                begin[queue] = cluster.min_offset(queue)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        cluster = self._cluster()
+        first, last = from_json(start), from_json(end)
+        foreign = {queue.topic for queue in first} - set(cluster.topics(self.plan.options))
+        if foreign and self.plan.options.fail_on_data_loss:
+            raise DataLoss(
+                f"the checkpoint is of topic {', '.join(sorted(foreign))}, which this query does "
+                "not read; start with a new checkpointLocation"
+            )
+        for queue in last:
+            first.setdefault(queue, cluster.min_offset(queue))
+        wanted = ranges(first, last)
+        there = {one.queue: cluster.min_offset(one.queue) for one in wanted}
+        gone = [one for one in lost(first, there) if last[one.queue] > one.start]
+        if gone and self.plan.options.fail_on_data_loss:
+            raise DataLoss(describe_loss(gone))
+        wanted = [
+            replace(one, start=min(one.end, max(one.start, there[one.queue]))) for one in wanted
+        ]
+        return self.plan.splits(cluster, [one for one in wanted if one.count])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return self.plan.read(partition)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_json(self._newest(self._cluster(), {}))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._commit(self._cluster(), from_json(end))
+
+    def _commit(self, cluster: Cluster, offsets: Offsets) -> None:
+        """Show progress under the group; the checkpoint decides where a query goes on."""
+        options = self.plan.options
+        if options.group is None or not options.commit_offsets:
+            return
+        moved = {q: at for q, at in offsets.items() if self._committed.get(q) != at}
+        if moved:
+            cluster.commit(options.group, moved)
+            self._committed.update(moved)
+
+
+def _initial(group: str) -> str:
+    return f"{group}-initial"

@@ -1,0 +1,110 @@
+"""Wire: a blocking conversation with one server, for Spark's tasks and its driver.
+
+A task is one thread of a short-lived process with nothing to do at the same time, so it needs no
+event loop: it sends a request, perhaps the next one as well, and waits. Sockets are kept between
+tasks, since Spark's workers live on.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+from ..errors import BrokerError, CallTimeout, ConnectionLost, TransportError
+from ..protocol.acl import sign_fields
+from ..protocol.command import Command
+from ..protocol.frame import FRAME_BYTES_MAX, FrameLimits, decode_frames, encode_frames
+from .options import Access
+
+_RECEIVE_BYTES = 1 << 20
+_LENGTH_BYTES = 4
+_LIMITS = FrameLimits(frame_bytes_max=FRAME_BYTES_MAX)
+
+
+class Wire:
+    """One connection; requests may be sent ahead, answers come in their order of asking."""
+
+    def __init__(self, address: str, access: Access) -> None:
+        self.address = address
+        self._access = access
+        host, _, port = address.rpartition(":")
+        try:
+            self._socket = socket.create_connection(
+                (host.strip("[]"), int(port)), access.timeout_ms / 1000
+            )
+        except (OSError, ValueError) as error:
+            raise TransportError(address, f"cannot be reached: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._opaque = 0
+        self._asked: deque[int] = deque()
+        self._early: dict[int, Command] = {}
+
+    def close(self) -> None:
+        """End the conversation."""
+        self._socket.close()
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request; answer() returns what comes back, in the order of asking."""
+        access = self._access
+        if access.access_key is not None and access.secret_key is not None:
+            fields = sign_fields(
+                fields, body, access_key=access.access_key, secret_key=access.secret_key
+            )
+        self._opaque += 1
+        command = Command.request(code, fields, body)
+        command.opaque = self._opaque
+        self._asked.append(self._opaque)
+        try:
+            self._socket.sendall(encode_frames([command]))
+        except TimeoutError as error:
+            raise CallTimeout(self.address, self._access.timeout_ms) from error
+        except OSError as error:
+            raise ConnectionLost(self.address, str(error)) from error
+
+    def answer(self) -> Command:
+        """The answer to the oldest request that has none yet; raises TransportError."""
+        opaque = self._asked.popleft()
+        while opaque not in self._early:
+            command = self._receive()
+            # Notices that a server sends by itself are not for a reader without members.
+            if command.flag & 1:
+                self._early[command.opaque] = command
+        return self._early.pop(opaque)
+
+    def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """Ask and wait; raises BrokerError for an answer other than success."""
+        self.ask(code, fields, body)
+        answer = self.answer()
+        if answer.code != 0:
+            raise BrokerError(answer.code, answer.remark, self.address)
+        return answer
+
+    def _receive(self) -> Command:
+        # A frame of megabytes is read in one piece into its own buffer: nothing is copied twice.
+        prefix = self._read(_LENGTH_BYTES)
+        length = int.from_bytes(prefix, "big", signed=True)
+        if not 4 <= length <= FRAME_BYTES_MAX - _LENGTH_BYTES:
+            raise ConnectionLost(self.address, f"a frame of {length} bytes is not acceptable")
+        frame = prefix + self._read(length)
+        commands, _, violation = decode_frames(
+            frame, _LIMITS.frame_bytes_max, _LIMITS.header_bytes_max
+        )
+        if violation is not None or len(commands) != 1:
+            raise ConnectionLost(self.address, f"what it sent is no frame: {violation}")
+        return commands[0]
+
+    def _read(self, size: int) -> bytes:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        at = 0
+        while at < size:
+            try:
+                count = self._socket.recv_into(view[at : at + _RECEIVE_BYTES])
+            except TimeoutError as error:
+                raise CallTimeout(self.address, self._access.timeout_ms) from error
+            except OSError as error:
+                raise ConnectionLost(self.address, str(error)) from error
+            if count == 0:
+                raise ConnectionLost(self.address, "the peer closed")
+            at += count
+        return bytes(buffer)
