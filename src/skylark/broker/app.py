@@ -2,9 +2,10 @@
 
 start                                       stop, the same backwards
 lock, open and recover the store            flush, checkpoint, no mark of a crash
+get back from replicas what was lost        close connections
 read the tables                             save the tables
 flush, deliver delayed messages, retain     no more of it
-listen                                      refuse sends, finish what is under way
+listen, for replicas as well                refuse sends, finish what is under way
 register with the name servers              unregister
 ready
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import gc
 import logging
 import os
 import random
@@ -22,8 +22,9 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
+from .. import collector
 from ..clock import Clock, SystemClock
 from ..errors import StoreError, TransportError
 from ..model.topic import TopicConfig
@@ -33,11 +34,11 @@ from ..net.listener import Listener
 from ..net.network import AsyncioNetwork, Network, local_name_and_ip, resolved
 from ..net.switchboard import AnyHandler, BatchHandler, Handler, RawHandler, Switchboard
 from ..net.tasks import TaskScope
-from ..protocol.bodies import HeartbeatData
+from ..protocol.bodies import ConsumerOffsetTable, HeartbeatData
 from ..protocol.codes import RequestCode
 from ..protocol.command import Command
 from ..protocol.exchange import Peer
-from ..remote import RemoteNameServer
+from ..remote import RemoteBroker, RemoteNameServer
 from ..remote.addresses import (
     DOMAIN_PROPERTY,
     SUBGROUP_PROPERTY,
@@ -45,6 +46,7 @@ from ..remote.addresses import (
     AddressList,
     HttpFetch,
 )
+from ..replication import EpochTable
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
@@ -53,6 +55,7 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
 from .delay import DelayService
+from .filters import FilterTable
 from .flow import FlowControl
 from .groups import GroupTable
 from .identity import Identity
@@ -61,13 +64,19 @@ from .observer import Observer
 from .offsets import ConsumerOffsets
 from .parts import Parts
 from .processors.heartbeat import HeartbeatProcessor
+from .refill import Refill
 from .registration import Registration
+from .replication import Replication, make_secret
+from .slave_sync import SlaveSync
 from .stats import SAMPLE_MS, Both, BrokerStats
+from .timers import TimerService
 from .topics import TopicTable
+from .transactions import TransactionService
 
 logger = logging.getLogger(__name__)
 
 SELF_CHECK_TIMEOUT_MS: Final = 3_000
+SAVE_FILTERS_MS: Final = 10_000
 _NOT_IN_NAMES: Final = re.compile(r"[^%|a-zA-Z0-9_-]")  # A host name may have dots, a topic none.
 _NOT_ON_THE_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -90,8 +99,12 @@ class Broker:
         host_ip: str = "127.0.0.1",
         observer: Observer | None = None,
         on_config: Callable[[BrokerConfig], None] = lambda config: None,
+        random_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
-        """host_ip is this machine's own address, for where the config names none."""
+        """host_ip is this machine's own address, for where the config names none.
+
+        random_bytes is what keys are proved with; the default is as good as rng.
+        """
         if not config.broker_name:
             config = config.replace(broker_name="broker-a")
         self._live = LiveConfig(config)
@@ -103,6 +116,7 @@ class Broker:
         self._host_ip = host_ip
         self._observer = observer
         self._on_config = on_config
+        self._random_bytes = rng.randbytes if random_bytes is None else random_bytes
         self._parts = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
         self._registration: Registration | None = None
@@ -170,11 +184,6 @@ class Broker:
             MessageStore.open(config.store_config(), self._files, clock, progress=_report_recovery)
         )
         store.mark_open()
-        flusher = Flusher(store, clock)
-        parts = self.parts = self._build(store, flusher)
-        stack.callback(_save, parts)
-        await stack.enter_async_context(flusher.running())
-        await stack.enter_async_context(_as_it_was_raised(parts.retention.running()))
         channels = await stack.enter_async_context(
             Channels(
                 self._network,
@@ -183,14 +192,30 @@ class Broker:
                 switchboard=Switchboard({}, on_disconnect=self._server_lost),
             )
         )
+        offsets = await self._refill(store, channels)
+        flusher = Flusher(store, clock)
+        parts = self.parts = self._build(store, flusher, channels)
+        if offsets is not None:
+            moved = parts.offsets.merge_forward(offsets)
+            logger.info("%d committed offsets were further on at a replica", moved)
+        stack.callback(_save, parts)
+        await stack.enter_async_context(flusher.running())
+        await stack.enter_async_context(_as_it_was_raised(parts.retention.running()))
         scope = await stack.enter_async_context(TaskScope())
-        await stack.enter_async_context(_delivering(parts, scope))
+        await stack.enter_async_context(_keeping_time(parts, scope))
+        if not store.is_replica:
+            # What a replica delivered would be in its log, and not in its master's.
+            await stack.enter_async_context(_delivering(parts, scope))
+            stack.callback(scope.spawn(parts.transactions.run()).cancel)
         for timer in (
             scope.spawn(self._save_offsets(parts)),
+            scope.spawn(self._save_filters(parts)),
             scope.spawn(self._drop_expired(parts)),
             scope.spawn(self._sample_stats(parts)),
         ):
             stack.callback(timer.cancel)
+        # Before the port for clients, and so closed after it: their last sends need replicas.
+        await stack.enter_async_context(parts.replication.listening(config.replication_port))
         await self._listen(stack, parts)
         self._registration = registration = Registration(
             self._live,
@@ -201,6 +226,8 @@ class Broker:
             self._rng,
         )
         parts.topics.on_change = registration.topics_changed
+        registration.on_master = parts.replication.master_seen
+        parts.replication.ask_again = registration.register_soon
         stack.push_async_callback(self._stop_serving, parts)
         if config.advertised_address_check:
             await self._check_advertised(channels, parts)
@@ -212,6 +239,42 @@ class Broker:
         await registration.register()
         keeping = scope.spawn(registration.keep())
         stack.callback(keeping.cancel)
+        if store.is_replica:
+            for task in (parts.replication.follow(), self._slave_sync(parts).run()):
+                stack.callback(scope.spawn(task).cancel)
+
+    async def _refill(self, store: MessageStore, channels: Channels) -> ConsumerOffsetTable | None:
+        """Let a master get back what only its replicas have; return their committed offsets."""
+        config = self._live.current
+        if config.is_replica:
+            store.is_replica = True
+            return None
+        if not config.ha_recover_from_slave or not config.name_servers:
+            return None
+        path = os.path.join(store.config.store_path_root_dir, "config", "epochs.json")
+        epochs = EpochTable(path, self._files)
+        epochs.load()
+        return await Refill(
+            config,
+            store,
+            self._files,
+            self._clock,
+            self._network,
+            remote=lambda address: RemoteBroker(channels, address),
+            name_servers=[RemoteNameServer(channels, address) for address in config.name_servers],
+            secret=make_secret(config, epochs, self._random_bytes),
+        ).run()
+
+    def _slave_sync(self, parts: Parts) -> SlaveSync:
+        return SlaveSync(
+            parts.replication.remote_master,
+            self._clock,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            delay=parts.delay,
+            interval_ms=lambda: self._live.current.slave_sync_interval_ms,
+        )
 
     def _address_book(
         self, config: BrokerConfig, channels: Channels, registration: Registration
@@ -235,7 +298,11 @@ class Broker:
 
     async def _listen(self, stack: contextlib.AsyncExitStack, parts: Parts) -> None:
         heartbeats = HeartbeatProcessor(
-            self._live, topics=parts.topics, groups=parts.groups, clients=parts.clients
+            self._live,
+            topics=parts.topics,
+            groups=parts.groups,
+            clients=parts.clients,
+            filters=parts.filters,
         )
         heartbeats.on_client = self._client_seen
         table = handlers.build(parts, heartbeats)
@@ -243,14 +310,14 @@ class Broker:
         self._listener = await stack.enter_async_context(
             Listener(config, _switchboard(table, parts), self._network)
         )
-        parts.identity.bind(self._listener.address[1])
+        parts.identity.bind(self._listener.address[1], parts.replication.port)
         if config.listen_port:
             # Old clients send to this port, so that no pull is ever in their way.
             fast = dataclasses.replace(config, listen_port=config.listen_port + FAST_PORT_STEP)
             board = _switchboard(table, parts, without=_NOT_ON_THE_FAST_PORT)
             await stack.enter_async_context(Listener(fast, board, self._network))
 
-    def _build(self, store: MessageStore, flusher: Flusher) -> Parts:
+    def _build(self, store: MessageStore, flusher: Flusher, channels: Channels) -> Parts:
         live, clock, files = self._live, self._clock, self._files
         config = live.current
         folder = os.path.join(store.config.store_path_root_dir, "config")
@@ -273,6 +340,8 @@ class Broker:
         offsets.load()
         arrivals = Arrivals(store, clock)
         store.set_on_arrivals(arrivals.arrived)
+        stats = BrokerStats(clock, cluster=config.broker_cluster_name)
+        observer = stats if self._observer is None else Both(stats, self._observer)
         delay = DelayService(
             store,
             arrivals,
@@ -281,6 +350,7 @@ class Broker:
             os.path.join(folder, "delayOffset.json"),
             files,
             save_interval_ms=config.flush_delay_offset_interval,
+            observer=observer,
         )
         delay.load()
 
@@ -290,25 +360,80 @@ class Broker:
                 group is None or group.notify_consumer_ids_changed_enable
             )
 
-        stats = BrokerStats(clock, cluster=config.broker_cluster_name)
+        flow = FlowControl(live, store, clock)
+        replication = Replication(
+            live,
+            store,
+            flusher,
+            files,
+            clock,
+            self._network,
+            remote=lambda address: RemoteBroker(channels, address),
+            random_bytes=self._random_bytes,
+        )
+        replication.on_truncated = offsets.cut_to_ends
+
+        def replaced(epoch: int) -> None:
+            flow.replaced_by = epoch
+            logger.critical("a master of epoch %d has taken our place; no more writes", epoch)
+
+        replication.on_replaced = replaced
+        identity = Identity(live, ip=self._host_ip, port=config.listen_port)
+        clients = Clients(
+            clock, expiry_ms=lambda: live.current.client_expiry_ms, may_notify=may_notify
+        )
+        filters = FilterTable(live, os.path.join(folder, "consumerFilter.json"), files, clock)
+        filters.load()
+        clients.on_group_gone = filters.unregister
+        store.dispatcher.bitmap_of = filters.bitmap_of
+        transactions = TransactionService(
+            live,
+            identity,
+            topics=topics,
+            clients=clients,
+            offsets=offsets,
+            store=store,
+            arrivals=arrivals,
+            flusher=flusher,
+            clock=clock,
+            observer=observer,
+        )
+        transactions.load()
+        timers = TimerService(
+            live,
+            identity,
+            store=store,
+            arrivals=arrivals,
+            flusher=flusher,
+            clock=clock,
+            files=files,
+            observer=observer,
+        )
+        timers.load()
         return Parts(
             live=live,
-            identity=Identity(live, ip=self._host_ip, port=config.listen_port),
+            identity=identity,
             topics=topics,
             groups=groups,
-            clients=Clients(
-                clock, expiry_ms=lambda: live.current.client_expiry_ms, may_notify=may_notify
-            ),
+            clients=clients,
             offsets=offsets,
             locks=QueueLocks(clock, lease_ms=lambda: live.current.queue_lock_lease_ms),
             arrivals=arrivals,
             delay=delay,
-            flow=FlowControl(live, store, clock),
-            observer=stats if self._observer is None else Both(stats, self._observer),
+            timers=timers,
+            transactions=transactions,
+            filters=filters,
+            flow=flow,
+            replication=replication,
+            observer=observer,
             stats=stats,
             store=store,
             flusher=flusher,
-            retention=Retention(store, clock, undelivered_from=delay.undelivered_from),
+            retention=Retention(
+                store,
+                clock,
+                undelivered_from=lambda: _oldest(delay, timers, transactions),
+            ),
             files=files,
             clock=clock,
             rng=self._rng,
@@ -331,6 +456,18 @@ class Broker:
                 await loop.run_in_executor(None, parts.offsets.write, content)
             except StoreError as error:
                 logger.error("consumer offsets not saved, tried again: %s", error)
+
+    async def _save_filters(self, parts: Parts) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._clock.sleep_ms(SAVE_FILTERS_MS)
+            content = parts.filters.take_changed()
+            if content is None:
+                continue
+            try:
+                await loop.run_in_executor(None, parts.filters.write, content)
+            except StoreError as error:
+                logger.error("consumer filters not saved, tried again: %s", error)
 
     async def _drop_expired(self, parts: Parts) -> None:
         while True:
@@ -416,21 +553,50 @@ async def _as_it_was_raised(
         raise group.exceptions[0] from None
 
 
+class _Keeper(Protocol):
+    def undelivered_from(self) -> int | None: ...
+
+
+def _oldest(*keepers: _Keeper) -> int | None:
+    """The first physical offset that any of them still needs."""
+    needed = (keeper.undelivered_from() for keeper in keepers)
+    return min((offset for offset in needed if offset is not None), default=None)
+
+
 def _save(parts: Parts) -> None:
     try:
         parts.offsets.save()
     except StoreError as error:
         logger.error("consumer offsets not saved: %s", error)
+    try:
+        parts.filters.save()
+    except StoreError as error:
+        logger.error("consumer filters not saved: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def _keeping_time(parts: Parts, scope: TaskScope) -> AsyncIterator[None]:
+    tasks = scope.spawn(parts.timers.run()), scope.spawn(parts.timers.save_for_ever())
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if parts.store.failure is None:
+            await parts.timers.save()
+        parts.timers.close()
 
 
 @contextlib.asynccontextmanager
 async def _delivering(parts: Parts, scope: TaskScope) -> AsyncIterator[None]:
-    task = scope.spawn(parts.delay.run())
+    tasks = scope.spawn(parts.delay.run()), scope.spawn(parts.delay.save_for_ever())
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait((task,))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         if parts.store.failure is None:
             await parts.delay.save()
 
@@ -479,9 +645,7 @@ async def _serve(config: BrokerConfig) -> int:
     on_signals(stop)
     broker = os_broker(config)
     async with broker:
-        gc.collect()
-        gc.freeze()  # What is there now stays: the collector need not look at it again.
-        gc.enable()
+        collector.settle()
         print(broker.boot_line, flush=True)
         await stop.wait()
         has_failed = broker.has_failed
@@ -507,6 +671,7 @@ def os_broker(config: BrokerConfig) -> Broker:
         rng=random.Random(),
         host_ip=ip,
         on_config=_set_log_level,
+        random_bytes=random.SystemRandom().randbytes,
     )
 
 

@@ -160,6 +160,10 @@ class Clients:
         self._consumer_groups_of: dict[Peer, set[str]] = {}
         self._producer_groups_of: dict[Peer, set[str]] = {}
         self.mismatches_total = 0
+        # Told of a consumer group when its last member has left.
+        self.on_group_gone: Callable[[str], None] = lambda group: None
+        # Told of a group when a producer joins it.
+        self.on_producer: Callable[[str], None] = lambda group: None
 
     # Questions.
 
@@ -207,11 +211,14 @@ class Clients:
         members = self._producers.setdefault(group, {})
         now_ms = self._clock.monotonic_ms()
         member = members.get(peer)
-        if member is None or member.client_id != client_id:
+        is_new = member is None or member.client_id != client_id
+        if member is None or is_new:
             members[peer] = Member(client_id, peer, language, version, now_ms)
         else:
             member.last_seen_ms = now_ms
         self._by_id[client_id] = peer
+        if is_new:
+            self.on_producer(group)
 
     def register_consumer(
         self,
@@ -320,6 +327,7 @@ class Clients:
         logger.info("group=%s client=%s peer=%s left", name, member.client_id, peer.address)
         if not group.members:
             del self._consumers[name]
+            self.on_group_gone(name)
             return
         self._renew(group)
         self._tell(group)

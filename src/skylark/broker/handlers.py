@@ -7,6 +7,7 @@
     34 35 38 46     clients and their groups                 processors/heartbeat.py
     36              a message to be retried                  processors/sendback.py
     41 42           queue locks                              processors/lock.py
+    37 323          transactions: ends, checks again         processors/transaction.py
     324 325         replies to requests                      processors/reply.py
     12 33 321       messages by key, by id, by place         processors/query.py
     17 21 … 329     what operators ask                       processors/admin/
@@ -21,8 +22,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import BrokerError
 from ..protocol import headers
-from ..protocol.codes import RequestCode
+from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.command import Command
 from ..protocol.exchange import Answers, Deferred, Peer, Response
 from ..protocol.header import Header
@@ -36,6 +38,7 @@ from .processors.query import QueryProcessor
 from .processors.reply import ReplyProcessor
 from .processors.send import SendProcessor
 from .processors.sendback import SendBackProcessor
+from .processors.transaction import TransactionProcessor
 
 Handle = Callable[[Any, Peer], Response | Coroutine[Any, Any, Response | None] | None]
 Typed = dict[int, tuple[type[Header] | None, Handle]]
@@ -54,6 +57,23 @@ class Handlers:
     )
 
 
+# What a replica's next copy of the tables would undo.
+_THE_MASTERS_ALONE = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+
+
+def _refuse_on_a_replica(request: object, peer: Peer) -> Response:
+    raise BrokerError(
+        ResponseCode.SYSTEM_ERROR,
+        "Can't modify topic or subscription group from slave broker, please execute it from "
+        "master broker.",
+    )
+
+
 def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
     """Make the processors, and the table of what each serves."""
     sends = SendProcessor(
@@ -67,6 +87,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         clock=parts.clock,
         rng=parts.rng,
         observer=parts.observer,
+        quorum=parts.replication.sync_quorum,
     )
     replies = ReplyProcessor(
         parts.live,
@@ -107,6 +128,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         offsets=offsets,
         store=parts.store,
         arrivals=parts.arrivals,
+        filters=parts.filters,
         clock=parts.clock,
         observer=parts.observer,
     )
@@ -117,7 +139,16 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         clients=parts.clients,
         locks=parts.locks,
     )
-    queries = QueryProcessor(parts.live, store=parts.store, clients=parts.clients)
+    queries = QueryProcessor(
+        parts.live, store=parts.store, clients=parts.clients, filters=parts.filters
+    )
+    transactions = TransactionProcessor(
+        parts.identity,
+        transactions=parts.transactions,
+        store=parts.store,
+        flusher=parts.flusher,
+        flow=parts.flow,
+    )
     code = RequestCode
     typed: Typed = {
         **admin.table(parts),
@@ -143,9 +174,18 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         code.CONSUMER_SEND_MSG_BACK: (headers.ConsumerSendMsgBackRequest, send_backs.send_back),
         code.LOCK_BATCH_MQ: (None, locks.lock),
         code.UNLOCK_BATCH_MQ: (None, locks.unlock),
+        code.END_TRANSACTION: (headers.EndTransactionRequest, transactions.end),
+        code.RESUME_CHECK_HALF_MESSAGE: (
+            headers.ResumeCheckHalfMessageRequest,
+            transactions.resume,
+        ),
+        code.LIST_TRANSACTIONS: (headers.ListTransactionsRequest, transactions.list_pending),
         code.SEND_REPLY_MESSAGE: (headers.SendMessageRequest, replies.reply),
         code.SEND_REPLY_MESSAGE_V2: (headers.SendMessageRequestV2, replies.reply),
     }
+    if parts.store.is_replica:
+        for request in _THE_MASTERS_ALONE:
+            typed[request] = (typed[request][0], _refuse_on_a_replica)
     return Handlers(
         typed=typed,
         raw={code.PULL_MESSAGE: pulls.pull, code.LITE_PULL_MESSAGE: pulls.pull},

@@ -15,14 +15,18 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import BrokerConfig, LiveConfig
 from .delay import DelayService
+from .filters import FilterTable
 from .flow import FlowControl
 from .groups import GroupTable
 from .identity import Identity
 from .locks import QueueLocks
 from .observer import Observer
 from .offsets import ConsumerOffsets
+from .replication import Replication
 from .stats import BrokerStats
+from .timers import TimerService
 from .topics import TopicTable
+from .transactions import TransactionService
 
 
 @dataclass(slots=True)
@@ -38,7 +42,11 @@ class Parts:
     locks: QueueLocks
     arrivals: Arrivals
     delay: DelayService
+    timers: TimerService
+    transactions: TransactionService
+    filters: FilterTable
     flow: FlowControl
+    replication: Replication
     observer: Observer
     stats: BrokerStats
     store: MessageStore

@@ -371,7 +371,6 @@ def test_a_reply_goes_to_the_client_that_asked_and_is_stored(world: BrokerWorld)
         ({"broker_role": "SLAVE"}, "brokerId=1"),
         ({"broker_id": 1}, "a master has 0"),
         ({"acl_enable": True}, "aclEnable"),
-        ({"enable_property_filter": True}, "enablePropertyFilter"),
         ({"enable_d_leger_commit_log": True}, "enableDLegerCommitLog"),
         ({"broker_name": "a/b"}, "brokerName"),
         ({"broker_cluster_name": ""}, "brokerClusterName"),

@@ -15,6 +15,7 @@ from ...protocol.headers import heartbeat as headers
 from .. import retry
 from ..clients import GROUPS_OF_CLIENT_MAX, Clients
 from ..config import LiveConfig
+from ..filters import FilterTable, is_by_tags
 from ..groups import GroupTable
 from ..topics import TopicTable
 
@@ -27,12 +28,19 @@ class HeartbeatProcessor:
     """Keeps the table of clients."""
 
     def __init__(
-        self, live: LiveConfig, *, topics: TopicTable, groups: GroupTable, clients: Clients
+        self,
+        live: LiveConfig,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: Clients,
+        filters: FilterTable,
     ) -> None:
         self._live = live
         self._topics = topics
         self._groups = groups
         self._clients = clients
+        self._filters = filters
         # Told of every client id, for the broker's dialling of itself.
         self.on_client: Callable[[str], None] = lambda client_id: None
 
@@ -63,6 +71,9 @@ class HeartbeatProcessor:
             self._clients.register_consumer(
                 consumer, data.client_id, peer, language=request.language, version=request.version
             )
+            members = self._clients.consumer_group(consumer.group_name)
+            if members is not None:
+                self._filters.register(members.name, members.subscriptions.values())
         for name in data.producer_groups:
             self._clients.register_producer(
                 name, data.client_id, peer, language=request.language, version=request.version
@@ -95,14 +106,12 @@ class HeartbeatProcessor:
         if not request.body:
             return Response()
         subscription = CheckClientConfigBody.from_json(request.body).subscription
-        if subscription.expression_type != "TAG":
-            return Response(
-                ResponseCode.SYSTEM_ERROR,
-                "The broker does not support consumer to filter message by "
-                f"{subscription.expression_type[:32]}",
-            )
         try:
-            parse_tags(subscription.expression)
+            if is_by_tags(subscription.expression_type):
+                parse_tags(subscription.expression)
+            else:
+                self._filters.require_enabled(subscription.expression_type)
+                self._filters.compiled(subscription.expression, subscription.expression_type)
         except InvalidExpression as error:
             return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return Response()

@@ -10,9 +10,10 @@ from ...protocol.codes import ResponseCode
 from ...protocol.exchange import Peer, Request, Response
 from ...protocol.hashes import tag_hash
 from ...protocol.headers import query as headers
-from ...store import MessageStore
+from ...store import ExtUnit, MessageFilter, MessageStore
 from ..clients import Clients
 from ..config import LiveConfig
+from ..filters import FilterTable, is_by_tags
 
 ENTRIES_SHOWN_MAX = 1_024
 _ANSWER_ROOM_BYTES = 65_536  # What a frame needs besides the records.
@@ -21,10 +22,13 @@ _ANSWER_ROOM_BYTES = 65_536  # What a frame needs besides the records.
 class QueryProcessor:
     """Finds messages otherwise than by consuming them."""
 
-    def __init__(self, live: LiveConfig, *, store: MessageStore, clients: Clients) -> None:
+    def __init__(
+        self, live: LiveConfig, *, store: MessageStore, clients: Clients, filters: FilterTable
+    ) -> None:
         self._live = live
         self._store = store
         self._clients = clients
+        self._filters = filters
 
     def query(self, request: Request[headers.QueryMessageRequest], peer: Peer) -> Response:
         """Serve QUERY_MESSAGE."""
@@ -79,7 +83,10 @@ class QueryProcessor:
                 f"{header.queue_id}@{header.topic[:127]} is not exist!",
             )
         subscription, filter_data = self._filter_of(header.consumer_group, header.topic)
-        hashes = None if subscription is None else _hashes(subscription)
+        wanted = None
+        if subscription is not None and header.consumer_group is not None:
+            wanted = self._wanted(header.consumer_group, subscription)
+        ext = self._store.queues.ext(header.topic, header.queue_id)
         entries = []
         for offset in range(
             header.index, header.index + max(0, min(header.count, ENTRIES_SHOWN_MAX))
@@ -89,13 +96,16 @@ class QueryProcessor:
             entry = queue.entry(offset)
             if entry is None:
                 continue  # A place whose message recovery could not find.
+            unit = None if ext is None else ext.get(entry.tag_code)
             entries.append(
                 ConsumeQueueData(
                     physic_offset=entry.physical_offset,
                     physic_size=entry.size_bytes,
                     tags_code=entry.tag_code,
                     passes=subscription is not None
-                    and (hashes is None or entry.tag_code in hashes),
+                    and _passes(wanted, entry.tag_code if unit is None else unit.tag_hash, unit),
+                    extend_data_json=None if unit is None else _shown(unit),
+                    bit_map=None if unit is None or not unit.bitmap else _bits(unit.bitmap),
                 )
             )
         if not entries:
@@ -118,7 +128,18 @@ class QueryProcessor:
         subscription = None if found is None else found.subscriptions.get(topic)
         if subscription is None:
             return None, f"{group[:255]}@{topic} is not online!"
-        return subscription, "null"  # Where an SQL92 filter would be shown.
+        known = self._filters.get(topic, group)
+        return subscription, "null" if known is None else known.data.to_json().decode()
+
+    def _wanted(self, group: str, subscription: Subscription) -> MessageFilter | None:
+        """What a group's pulls let pass; None for everything."""
+        if is_by_tags(subscription.expression_type):
+            hashes = _hashes(subscription)
+            return None if hashes is None else MessageFilter(tag_hashes=hashes)
+        try:
+            return self._filters.of_subscription(group, subscription, 0)
+        except BrokerError:
+            return MessageFilter(tag_hashes=frozenset())  # Its pulls are refused.
 
 
 def _fitting(records: list[memoryview], bytes_max: int) -> bytes:
@@ -131,6 +152,27 @@ def _fitting(records: list[memoryview], bytes_max: int) -> bytes:
             break
         taken.append(record)
     return b"".join(taken)
+
+
+def _passes(wanted: MessageFilter | None, code: int, unit: ExtUnit | None) -> bool:
+    """What the queue alone says of a message; the record may say otherwise."""
+    if wanted is None:
+        return True
+    if wanted.tag_hashes is not None and code not in wanted.tag_hashes:
+        return False
+    return wanted.entry is None or wanted.entry(code, unit)
+
+
+def _shown(unit: ExtUnit) -> str:
+    size = 20 + len(unit.bitmap)
+    return (
+        f'{{"bitMapSize":{len(unit.bitmap)},"msgStoreTime":{unit.stored_at_ms},'
+        f'"size":{size},"tagsCode":{unit.tag_hash}}}'
+    )
+
+
+def _bits(bitmap: bytes) -> str:
+    return "".join(str(one >> bit & 1) for one in bitmap for bit in range(8))
 
 
 def _hashes(subscription: Subscription) -> frozenset[int] | None:

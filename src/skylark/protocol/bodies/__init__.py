@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .connections import ProducerTableBody as ProducerTableBody
     from .consume_queue import ConsumeQueueData as ConsumeQueueData
     from .consume_queue import QueryConsumeQueueBody as QueryConsumeQueueBody
+    from .filters import ConsumerFilterData as ConsumerFilterData
+    from .filters import ConsumerFilterTable as ConsumerFilterTable
     from .heartbeat import CheckClientConfigBody as CheckClientConfigBody
     from .heartbeat import ConsumerData as ConsumerData
     from .heartbeat import ConsumerList as ConsumerList
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from .topics import DataVersionBody as DataVersionBody
     from .topics import TopicConfigTable as TopicConfigTable
     from .topics import TopicList as TopicList
+    from .transactions import HalfMessage as HalfMessage
+    from .transactions import HalfMessageList as HalfMessageList
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -74,6 +78,7 @@ else:
                 "ConsumeQueueData",
                 "QueryConsumeQueueBody",
             ),
+            "filters": ("ConsumerFilterData", "ConsumerFilterTable"),
             "heartbeat": (
                 "CheckClientConfigBody",
                 "ConsumerData",
@@ -138,6 +143,10 @@ else:
                 "DataVersionBody",
                 "TopicConfigTable",
                 "TopicList",
+            ),
+            "transactions": (
+                "HalfMessage",
+                "HalfMessageList",
             ),
         },
     )
