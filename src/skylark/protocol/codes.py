@@ -148,6 +148,8 @@ class RequestCode(IntEnum):
     CANCEL_TIMER = 810_401
     FIRE_TIMER = 810_402
     ADD_REPEAT = 810_403
+    # Ours: RocketMQ has no code for it.
+    LIST_TRANSACTIONS = 810_323
 
 
 class ResponseCode(IntEnum):

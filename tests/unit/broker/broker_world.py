@@ -42,7 +42,12 @@ SMALL = {
 class Client:
     """One connection to the broker, and what came over it unasked."""
 
-    def __init__(self, world: BrokerWorld, client_id: str = "client-1") -> None:
+    def __init__(
+        self,
+        world: BrokerWorld,
+        client_id: str = "client-1",
+        handlers: Mapping[int, Handler] | None = None,
+    ) -> None:
         self.client_id = client_id
         self.address = world.address
         self._world = world
@@ -52,6 +57,7 @@ class Client:
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Handler(None, self._take),
                 RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: Handler(None, self._take),
+                **(handlers or {}),
             }
         )
         self.channels = Channels(world.client, world.clock, random.Random(3), switchboard=board)
@@ -207,8 +213,10 @@ class BrokerWorld:
         return self.broker.parts
 
     @contextlib.asynccontextmanager
-    async def connected(self, client_id: str = "client-1") -> AsyncIterator[Client]:
-        client = Client(self, client_id)
+    async def connected(
+        self, client_id: str = "client-1", handlers: Mapping[int, Handler] | None = None
+    ) -> AsyncIterator[Client]:
+        client = Client(self, client_id, handlers)
         async with client.channels:
             yield client
 

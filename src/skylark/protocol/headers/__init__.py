@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from .timer import TimerResponse as TimerResponse
     from .transaction import CheckTransactionStateRequest as CheckTransactionStateRequest
     from .transaction import EndTransactionRequest as EndTransactionRequest
+    from .transaction import ListTransactionsRequest as ListTransactionsRequest
     from .transaction import ResumeCheckHalfMessageRequest as ResumeCheckHalfMessageRequest
 else:
     __getattr__, __dir__ = front_door(
@@ -205,6 +206,7 @@ else:
             "transaction": (
                 "CheckTransactionStateRequest",
                 "EndTransactionRequest",
+                "ListTransactionsRequest",
                 "ResumeCheckHalfMessageRequest",
             ),
         },

@@ -51,3 +51,13 @@ class ResumeCheckHalfMessageRequest(Header):
     CODE: ClassVar[RequestCode] = RequestCode.RESUME_CHECK_HALF_MESSAGE
 
     msg_id: str | None = None
+
+
+@header
+class ListTransactionsRequest(Header):
+    """Show half messages that are not over; a code of ours, RocketMQ has none for it."""
+
+    CODE: ClassVar[RequestCode] = RequestCode.LIST_TRANSACTIONS
+
+    count_max: I32 = 100
+    group: str | None = None
