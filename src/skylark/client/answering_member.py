@@ -36,7 +36,7 @@ class AnsweringMember(QueueSharer):
             for place in mine:
                 logger.info("group=%s queue=%s reset to %d", self._group, place, mine[place])
                 self._discard(self._queues[place])
-            await self._offsets.commit(mine)
+            await self._offsets.reset(mine)
         await self._rebalance()
 
     def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:

@@ -45,6 +45,10 @@ class ConsumerOffsets(Protocol):
         """Keep these; what cannot be kept now is logged, and comes again with the next commit."""
         ...
 
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these, though they go back."""
+        ...
+
     def noted(self, queue: MessageQueue, offset: int) -> None:
         """This was committed on another way."""
         ...
@@ -84,14 +88,21 @@ class RemoteOffsets:
         ]
         await asyncio.gather(*(self._commit(queue, offset) for queue, offset in changed))
 
-    async def _commit(self, queue: MessageQueue, offset: int) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these, though they go back."""
+        await asyncio.gather(
+            *(self._commit(queue, offset, reset=True) for queue, offset in offsets.items())
+        )
+
+    async def _commit(self, queue: MessageQueue, offset: int, *, reset: bool = False) -> None:
         # A replica would not pass it on; without a master it waits.
         address = self._session.master_address(queue.broker_name)
         if address is None:
             logger.info("queue=%s offset=%d not committed: no master is known", queue, offset)
             return
         try:
-            await self._session.broker(address).update_consumer_offset(self._group, queue, offset)
+            broker = self._session.broker(address)
+            await broker.update_consumer_offset(self._group, queue, offset, reset=reset)
         except (TransportError, BrokerError) as error:
             logger.info("queue=%s offset=%d not committed: %s", queue, offset, error)
             return
@@ -147,6 +158,10 @@ class LocalOffsets:
             logger.warning("file=%s offsets not kept: %s", self._path, error)
             for queue in offsets:  # So that the next commit tries again.
                 self._kept.pop(queue, None)
+
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these, though they go back."""
+        await self.commit(offsets)
 
     def noted(self, queue: MessageQueue, offset: int) -> None:
         """This was committed on another way: no other way exists."""

@@ -159,6 +159,22 @@ def test_push_consumers_cannot_go_back_and_pull_consumers_can(world: BrokerWorld
     world.run(main)
 
 
+def test_a_member_that_says_so_goes_back_and_a_stranger_does_not(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client, world.connected("stranger") as stranger:
+            for _ in range(5):
+                await client.send("T")
+            await _commit(client, 4)
+            await client.heartbeat(ConsumerData("g", subscriptions=(Subscription(topic="T"),)))
+            code, remark = await _commit(stranger, 1, reset="true")
+            assert (code, "kept" in (remark or "")) == (0, True)
+            assert await _query(client) == (0, "4")
+            await _commit(client, 1, reset="true")
+            assert await _query(client) == (0, "1")
+
+    world.run(main)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -80,7 +80,12 @@ class OffsetProcessor:
         """Serve UPDATE_CONSUMER_OFFSET."""
         header = request.header
         remark = self._commit(
-            header.topic, header.consumer_group, header.queue_id, header.commit_offset, peer
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            header.commit_offset,
+            peer,
+            is_reset=bool(header.reset),
         )
         return Response(remark=remark)
 
@@ -93,7 +98,16 @@ class OffsetProcessor:
         except BrokerError as error:
             logger.debug("peer=%s commit refused: %s", peer.address, error.remark)
 
-    def _commit(self, topic: str, group: str, queue_id: int, offset: int, peer: Peer) -> str | None:
+    def _commit(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offset: int,
+        peer: Peer,
+        *,
+        is_reset: bool = False,
+    ) -> str | None:
         known = self._topics.get(topic)
         if known is None:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
@@ -118,7 +132,9 @@ class OffsetProcessor:
             group,
             queue_id,
             offset,
-            may_go_back=members is None or members.consume_type is ConsumeType.CONSUME_ACTIVELY,
+            may_go_back=members is None
+            or members.consume_type is ConsumeType.CONSUME_ACTIVELY
+            or (is_reset and client_id is not None),
         )
         if outcome is CommitOutcome.TAKEN:
             return None

@@ -38,6 +38,8 @@ class UpdateConsumerOffsetRequest(Header):
     topic: str
     queue_id: I32
     commit_offset: I64
+    # Ours: a member of the group goes back on purpose. RocketMQ's brokers let everybody go back.
+    reset: bool | None = None
     broker_name: str | None = wire("bname", default=None)
 
 

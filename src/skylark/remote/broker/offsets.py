@@ -38,15 +38,17 @@ class OffsetCalls(BrokerCaller):
         queue: MessageQueue,
         offset: int,
         *,
+        reset: bool = False,
         oneway: bool = False,
         timeout_ms: int = OFFSET_TIMEOUT_MS,
     ) -> None:
-        """Commit how far a group has come in a queue."""
+        """Commit how far a group has come in a queue; with reset it may go back."""
         header = headers.UpdateConsumerOffsetRequest(
             consumer_group=group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             commit_offset=offset,
+            reset=True if reset else None,
             broker_name=queue.broker_name,
         )
         if oneway:
