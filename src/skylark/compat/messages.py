@@ -160,9 +160,7 @@ class Message:
     def to_model(self) -> _Message:
         """The same for skylark's own clients."""
         user = {
-            name: value
-            for name, value in self._properties.items()
-            if name not in (Property.TAGS, Property.KEYS, Property.DELAY, Property.WAIT)
+            name: value for name, value in self._properties.items() if name not in _OF_THE_CLIENT
         }
         return _Message(
             self._topic,
@@ -174,6 +172,12 @@ class Message:
             delay_level=self.getDelayTimeLevel(),
             wait_stored=self.isWaitStoreMsgOK(),
         )
+
+
+# Fields of their own in our messages, and the id that a message got when it was sent before.
+_OF_THE_CLIENT = frozenset(
+    {Property.TAGS, Property.KEYS, Property.DELAY, Property.WAIT, Property.UNIQ_KEY}
+)
 
 
 class MessageExt(Message):

@@ -189,3 +189,10 @@ def test_a_listener_is_told_its_queue_and_may_say_when_to_come_again() -> None:
     assert orderly.getMessageQueue() == queue
     assert orderly.isAutoCommit() is True
     assert orderly.getSuspendCurrentQueueTimeMillis() == -1
+
+
+def test_a_message_that_was_sent_can_be_sent_again() -> None:
+    message = compat.Message("T", "Tag", b"x")
+    message.getProperties()["UNIQ_KEY"] = "A" * 32  # As a send leaves it behind.
+    model = message.to_model()
+    assert (model.tag, model.properties) == ("Tag", {})
