@@ -4,6 +4,8 @@
     [REJECTREQUEST]            14     the store takes no more writes: disk full, or a flush failed
     [PCBUSY_CLEAN_QUEUE]       2      the flush that senders wait for takes too long
     [OVERLOAD]                 2      too many sends wait for the disk
+    [SLAVE]                    14     it is a replica; its master takes writes
+    [REPLACED]                 14     another broker has become master in its place
     shutting down              14     the broker stops; another one may take it
 
 Producers turn to another broker on 14 and report 2 to the application, as RocketMQ has it.
@@ -25,7 +27,9 @@ class FlowControl:
         self._store = store
         self._clock = clock
         self.is_stopping = False
+        self.replaced_by = 0  # The epoch of another master, proved by a replica that follows it.
         self.waiting = 0  # Sends that wait for the disk.
+        self.waiting_for_replicas = 0
         self._waiting_since_ms = 0  # When the oldest of them began, at the latest.
         self.counts: dict[str, int] = {}
 
@@ -40,12 +44,20 @@ class FlowControl:
         self.waiting -= count
         self._waiting_since_ms = self._clock.monotonic_ms()
 
+    def begin_replica_wait(self, count: int) -> None:
+        """Sends begin to wait for a replica; that may take long, and the disk is well."""
+        self.waiting_for_replicas += count
+
+    def end_replica_wait(self, count: int) -> None:
+        """Some of them need not wait any more."""
+        self.waiting_for_replicas -= count
+
     def refusal(self) -> tuple[int, str] | None:
         """Why sends are refused now, as code and remark; None if they are not."""
         store = self._store
-        if not store.is_writable or self.is_stopping:
+        if not store.is_writable or self.is_stopping or self.replaced_by:
             return self._unavailable()
-        if self.waiting:
+        if self.waiting or self.waiting_for_replicas:
             return self._busy()
         return None
 
@@ -53,6 +65,14 @@ class FlowControl:
         store = self._store
         if self.is_stopping:
             return self._count("STOPPING", "the broker is shutting down, send to another one")
+        if store.is_replica:
+            return self._count("SLAVE", "this broker is a replica, send to its master")
+        if self.replaced_by:
+            return self._count(
+                "REPLACED",
+                f"a replica follows the master of epoch {self.replaced_by}; stop this broker, and "
+                "start it again with brokerRole=SLAVE",
+            )
         if store.failure is not None:
             return self._count(
                 "REJECTREQUEST",
@@ -71,7 +91,7 @@ class FlowControl:
         config = self._live.current
         if not config.broker_fast_failure_enable:
             return None
-        waited_ms = self._clock.monotonic_ms() - self._waiting_since_ms
+        waited_ms = self._clock.monotonic_ms() - self._waiting_since_ms if self.waiting else 0
         if waited_ms > config.os_page_cache_busy_time_out_mills:
             return self._count(
                 "PCBUSY_CLEAN_QUEUE",
@@ -79,11 +99,12 @@ class FlowControl:
                 f"{waited_ms} ms, {self.waiting} sends wait for it; try again in a second",
                 ResponseCode.SYSTEM_BUSY,
             )
-        if self.waiting >= config.waiting_sends_max:
+        waiting = self.waiting + self.waiting_for_replicas
+        if waiting >= config.waiting_sends_max:
             return self._count(
                 "OVERLOAD",
-                f"system busy, start flow control for a while: {self.waiting} sends wait for the "
-                "disk (waitingSendsMax); try again in a second",
+                f"system busy, start flow control for a while: {waiting} sends wait for disk and "
+                "replicas (waitingSendsMax); try again in a second",
                 ResponseCode.SYSTEM_BUSY,
             )
         return None

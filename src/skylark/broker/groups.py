@@ -112,6 +112,19 @@ class GroupTable:
         self._change({key: value for key, value in self._groups.items() if key != name})
         return True
 
+    def take_over(self, table: SubscriptionGroupTable) -> bool:
+        """Become what the master has; whether that changed anything. Raises StoreError."""
+        if table.data_version == self._version:
+            return False
+        before = self._groups, self._version
+        self._groups, self._version = dict(table.groups), table.data_version
+        try:
+            self._save()
+        except BaseException:
+            self._groups, self._version = before
+            raise
+        return True
+
     def body(self) -> SubscriptionGroupTable:
         """The table as it is answered."""
         return SubscriptionGroupTable(dict(self._groups), self._version)

@@ -23,12 +23,14 @@ class Identity:
         self._trace_fields: dict[str, str] = {}
         self.bind(port)
 
-    def bind(self, port: int) -> None:
-        """Take the port that the broker really listens on."""
+    def bind(self, port: int, ha_port: int = 0) -> None:
+        """Take the ports that the broker really listens on; replicas' is the next one, if not 0."""
         self.host = HostAddress(self._ip, port)
         advertised = self._live.current.broker_ip1 or self._ip
         self.address = join_address(advertised, port)
-        self.ha_address = join_address(self._live.current.broker_ip2 or advertised, port + 1)
+        self.ha_address = join_address(
+            self._live.current.broker_ip2 or advertised, ha_port or port + 1
+        )
         self.store_host = pack_host(self._ip, port)
         self.id_prefix = self.store_host.hex().upper()
 

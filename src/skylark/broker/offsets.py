@@ -59,6 +59,8 @@ class ConsumerOffsets:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str, int], _Reset] = {}
         self._is_changed = False
+        # A replica's: what clients committed here, until the master has heard of it.
+        self._own: dict[tuple[str, str, int], int] | None = None
 
     def load(self) -> None:
         """Read the file; offsets beyond the end of their queue are cut. Raises StoreError."""
@@ -142,6 +144,8 @@ class ConsumerOffsets:
             queues = self._table[topic, group] = {}
         queues[queue_id] = offset
         self._is_changed = True
+        if self._own is not None:
+            self._own[key] = offset
         return outcome
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
@@ -152,6 +156,62 @@ class ConsumerOffsets:
             offset, self._clock.monotonic_ms() + RESET_PATIENCE_MS
         )
         self._is_changed = True
+
+    # Copies.
+
+    def follow(self) -> None:
+        """Be the table of a replica: remember what is committed here and not at the master."""
+        self._own = {}
+
+    def take_over(self, body: ConsumerOffsetTable) -> None:
+        """Become what the master has, but for what clients committed here while it was away.
+
+        RocketMQ's replica forgets those, and its groups consume again what they had done.
+        """
+        own = self._own if self._own is not None else {}
+        before = self._table
+        self._table = {}
+        for key, offsets in body.offsets.items():
+            try:
+                topic, group = topic_and_group_of(key)
+            except InvalidBody as error:
+                logger.warning("%s, passed over", error)
+                continue
+            self._table[topic, group] = {q: max(0, offset) for q, offset in offsets.items()}
+        for (topic, group, queue_id), offset in list(own.items()):
+            queues = self._table.setdefault((topic, group), {})
+            if queues.get(queue_id, -1) >= offset:
+                del own[topic, group, queue_id]
+            else:
+                queues[queue_id] = offset
+        self._is_changed = self._is_changed or self._table != before
+
+    def merge_forward(self, body: ConsumerOffsetTable) -> int:
+        """Take from a replica what is further on than here; return how many offsets moved."""
+        moved = 0
+        for key, offsets in body.offsets.items():
+            try:
+                topic, group = topic_and_group_of(key)
+            except InvalidBody as error:
+                logger.warning("%s, passed over", error)
+                continue
+            for queue_id, offset in offsets.items():
+                offset = min(offset, self._max_offset(topic, queue_id))
+                queues = self._table.setdefault((topic, group), {})
+                if offset > queues.get(queue_id, -1):
+                    queues[queue_id] = offset
+                    self._is_changed = True
+                    moved += 1
+        return moved
+
+    def cut_to_ends(self) -> None:
+        """Take back what is beyond the end of its queue, after the log was cut."""
+        for (topic, _), queues in self._table.items():
+            for queue_id, offset in queues.items():
+                end = self._max_offset(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    self._is_changed = True
 
     def clone(self, topic: str, group: str, target: str) -> None:
         """Give a group the offsets of another."""

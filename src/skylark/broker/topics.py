@@ -225,6 +225,19 @@ class TopicTable:
         if changed:
             self._change(changed)
 
+    def take_over(self, table: TopicConfigTable) -> bool:
+        """Become what the master has; whether that changed anything. Raises StoreError."""
+        if table.data_version == self._version:
+            return False
+        before = self._topics, self._version
+        self._topics, self._version = dict(table.topics), table.data_version
+        try:
+            self._save()
+        except BaseException:
+            self._topics, self._version = before
+            raise
+        return True
+
     def _require_sound(self, topic: TopicConfig) -> None:
         most = max(self._config.topic_queue_nums_max, _BENCHMARK_QUEUES)
         for nums in (topic.read_queue_nums, topic.write_queue_nums):

@@ -36,8 +36,11 @@ class LogsDiffer(SkylarkError):
         self.problem = problem
 
 
-def find_agreement(log: CommitLog) -> Probes:
-    """Find the physical offset up to which a log is the same as the one that is asked."""
+def find_agreement(log: CommitLog, *, since: int = 0) -> Probes:
+    """Find the physical offset up to which a log is the same as the one that is asked.
+
+    The other log may have begun later than ours; `since` is where.
+    """
     if not log.mapped.files:
         return log.appended
     starts = record_starts(log, len(log.mapped.files) - 1)
@@ -49,7 +52,7 @@ def find_agreement(log: CommitLog) -> Probes:
         return log.appended
     if (yield from _agrees(log, starts[-1])):
         return _end_of(log, starts[-1])
-    number = yield from _last_agreeing_file(log, number)
+    number = yield from _last_agreeing_file(log, number, since)
     starts = record_starts(log, number)
     # The first agrees, or _last_agreeing_file had raised.
     low, high = 0, len(starts) - 1
@@ -69,12 +72,17 @@ def _end_of(log: CommitLog, offset: int) -> int:
     return offset + len(record)
 
 
-def _last_agreeing_file(log: CommitLog, number: int) -> Generator[int, bytes | None, int]:
+def _last_agreeing_file(
+    log: CommitLog, number: int, since: int
+) -> Generator[int, bytes | None, int]:
     files = log.mapped.files
     low, high = 0, number
-    if not (yield from _agrees(log, files[0].start)):
+    while low < high and files[low].start < since:
+        low += 1
+    if not (yield from _agrees(log, files[low].start)):
         raise LogsDiffer(
-            f"not even the record at {files[0].start}, where our log begins, is the same there"
+            f"not even the record at {files[low].start} is the same there as in our log, which "
+            f"goes from {log.start} to {log.appended}"
         )
     while low < high:
         middle = (low + high + 1) // 2

@@ -25,7 +25,8 @@ from ..errors import (
     TransportError,
 )
 from ..net.channel import split_address
-from ..net.network import Network, Server
+from ..net.network import Network as Network
+from ..net.network import Server
 from .epochs import Epoch, EpochTable
 from .master import Follower, Master
 from .quorum import Quorum

@@ -7,17 +7,16 @@
 
 The checks run in RocketMQ's order and the first that fails answers. What is stored:
 
-    topic, queue         as asked; with a delay SCHEDULE_TOPIC_XXXX and level - 1; after too many
-                         retries %DLQ%group
-    properties           the client's, less WAIT, plus CLUSTER; with a delay also REAL_TOPIC and
-                         REAL_QID
+    topic, queue         as asked; with a delay or a time as deferral.py says; after too many
+                         retries %DLQ%group; a half message RMQ_SYS_TRANS_HALF_TOPIC and 0
+    properties           the client's, less WAIT, plus CLUSTER; where it goes elsewhere first,
+                         also REAL_TOPIC and REAL_QID
 
-With SYNC_FLUSH the answers of one read wait for one flush, together.
+With SYNC_FLUSH or SYNC_MASTER the answers of one read wait together; see durability.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Sequence
@@ -35,8 +34,8 @@ from ...errors import (
 from ...model.message import Property
 from ...model.names import check_topic_name
 from ...model.topic import (
+    HALF_TOPIC,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
     UNSENDABLE_TOPICS,
     TopicConfig,
     TopicFilterType,
@@ -55,12 +54,17 @@ from ...protocol.properties import (
     parse_properties,
     require_sound_properties,
 )
-from ...store import FlushDiskType, MessageStore, PutMessage, PutResult, PutStatus
+from ...replication.quorum import Quorum
+from ...store import MessageStore, PutMessage, PutResult, PutStatus
 from .. import fast_path, retry
 from ..config import BrokerConfig, LiveConfig
+from ..deferral import defer, delay_level
+from ..durability import Durability
+from ..durability import FlushWaiter as FlushWaiter
 from ..fast_path import SendContext
 from ..flow import FlowControl
 from ..groups import GroupTable
+from ..half_messages import SINCE_PROPERTY
 from ..identity import Identity
 from ..observer import Observer
 from ..topics import TopicTable
@@ -69,12 +73,11 @@ logger = logging.getLogger(__name__)
 
 _TRANSACTION_BITS = 0xC
 _MULTI_TAGS = 0x2
-_TIMER_PROPERTIES = (
-    Property.TIMER_DELAY_MS,
-    Property.TIMER_DELAY_SEC,
-    Property.TIMER_DELIVER_MS,
+_OF_COPIES = (
+    Property.TRANSACTION_CHECK_TIMES,
+    Property.TRAN_PREPARED_QUEUE_OFFSET,
+    SINCE_PROPERTY,
 )
-_LEVEL_DIGITS_MAX = 9
 _CONTEXTS_MAX = 4_096
 
 _Header = SendMessageRequest | SendMessageRequestV2
@@ -97,12 +100,6 @@ _STATUS_CODES: dict[PutStatus, tuple[int, str]] = {
     ),
     PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "the store failed; see the broker's log"),
 }
-
-
-class FlushWaiter(Protocol):
-    """What is asked of the flusher."""
-
-    def flushed(self, offset: int) -> asyncio.Future[bool]: ...
 
 
 class Stored(NamedTuple):
@@ -129,18 +126,22 @@ class SendProcessor:
         clock: Clock,
         rng: random.Random,
         observer: Observer,
+        quorum: Quorum | None = None,
     ) -> None:
+        """With a quorum, sends wait for a replica as well."""
         self._live = live
         self._identity = identity
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._flusher = flusher
+        self._durability = Durability(
+            store, flusher, flow, quorum, replica_timeout_ms=live.current.slave_timeout
+        )
         self._flow = flow
         self._clock = clock
         self._rng = rng
         self._observer = observer
-        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_sync = self._durability.is_waited_for
         self._level_max = len(store.config.delay_levels_ms)
         self._plain_version: DataVersion | None = None
         self._plain_config: BrokerConfig | None = None
@@ -246,8 +247,8 @@ class SendProcessor:
             return self._answers(stored, status)
 
         end = max(result.end for result in results)
-        if self._is_sync and end > 0 and not self._store.is_flushed(end):
-            return self.defer_until_flushed(end, len(commands), answers)
+        if self._is_sync and end > 0 and not self._durability.is_safe(end):
+            return self.defer_until_safe(end, len(commands), answers)
         return answers()
 
     def _count(self, messages: list[PutMessage], results: list[PutResult]) -> None:
@@ -288,26 +289,29 @@ class SendProcessor:
         queue_id = self._checked_queue(topic, header.queue_id)
         reconsume_times = header.reconsume_times or 0
         text = header.properties or ""
-        name, stored_queue, level = topic.name, queue_id, None
+        name, stored_queue, is_dead = topic.name, queue_id, False
         if is_retry_topic(name):
             target = self._redirect(command, header, topic)
             if target is not None:
-                name, stored_queue, level = target.name, 0, 0
+                name, stored_queue, is_dead = target.name, 0, True
         properties = encode_text(text)
         self._require_size(command, properties)
         require_sound(properties)
         found = parse_properties(text)
-        self._require_plain(header.sys_flag, found)
+        is_half = self._is_half(header.sys_flag, found)
         found.pop(Property.WAIT, None)
         found[Property.CLUSTER] = self._live.current.broker_cluster_name
-        if level is None:
-            level = self._delay_level(found)
-        elif Property.DELAY in found:
-            found[Property.DELAY] = "0"
-        if level > 0:
+        if is_dead:
+            if Property.DELAY in found:
+                found[Property.DELAY] = "0"
+        elif is_half:  # With a delay it begins to wait when it is committed.
+            self._defer(dict(found), name, stored_queue)
             found[Property.REAL_TOPIC] = name
             found[Property.REAL_QID] = str(stored_queue)
-            name, stored_queue = SCHEDULE_TOPIC, level - 1
+            self._topics.create_own(HALF_TOPIC, queue_nums=1)
+            name, stored_queue = HALF_TOPIC, 0
+        else:
+            name, stored_queue = self._defer(found, name, stored_queue)
         properties = encode_text(format_properties(found))
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise illegal(f"properties take {len(properties)} bytes with the broker's own")
@@ -320,7 +324,7 @@ class SendProcessor:
             born_host,
             self._identity.store_host,
             header.flag,
-            self._sys_flag(topic, header.sys_flag),
+            self._sys_flag(topic, header.sys_flag & ~_TRANSACTION_BITS),
             reconsume_times,
         )
 
@@ -402,34 +406,35 @@ class SendProcessor:
                 f"properties take {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
             )
 
-    def _require_plain(self, sys_flag: int, properties: dict[str, str]) -> None:
-        """Refuse what would be stored and never, or too early, delivered."""
-        if properties.get(Property.TRAN_MSG, "").lower() == "true" or sys_flag & _TRANSACTION_BITS:
+    def _is_half(self, sys_flag: int, properties: dict[str, str]) -> bool:
+        """Whether a message is the first phase of a transaction; refuse what could never end."""
+        if properties.get(Property.TRAN_MSG, "").lower() != "true":
+            if sys_flag & _TRANSACTION_BITS:
+                raise illegal(
+                    "sysFlag says that it is part of a transaction, and TRAN_MSG does not"
+                )
+            return False
+        if self._live.current.reject_transaction_message:
             raise BrokerError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._live.current.broker_name}] sending transaction message is "
-                "forbidden: transactions are not available here",
+                "forbidden (rejectTransactionMessage)",
             )
-        for name in _TIMER_PROPERTIES:
-            if name in properties:
-                raise illegal(f"{name} is not available here; use a delay level instead")
+        if not properties.get(Property.PGROUP):
+            raise illegal("a half message needs PGROUP, the producer group that ends it")
+        for name in _OF_COPIES:  # What the broker counts is not the sender's to say.
+            properties.pop(name, None)
+        return True
 
-    def _delay_level(self, properties: dict[str, str]) -> int:
-        text = properties.get(Property.DELAY)
-        if text is None:
-            return 0
-        digits = text.removeprefix("-").removeprefix("+")
-        if not (digits.isascii() and digits.isdigit()):
-            raise illegal(f"delay level {text[:32]!r} is not a number")
-        if text.startswith("-"):
-            return 0
-        if len(digits) > _LEVEL_DIGITS_MAX:
-            level = self._level_max
-        else:
-            level = min(int(digits), self._level_max)
-        if level > 0:
-            properties[Property.DELAY] = str(level)
-        return level
+    def _defer(self, properties: dict[str, str], topic: str, queue_id: int) -> tuple[str, int]:
+        return defer(
+            properties,
+            topic,
+            queue_id,
+            level_max=self._level_max,
+            now_ms=self._clock.now_ms(),
+            delay_ms_max=self._live.current.timer_max_delay_sec * 1000,
+        )
 
     @staticmethod
     def _sys_flag(topic: TopicConfig, sys_flag: int) -> int:
@@ -448,8 +453,9 @@ class SendProcessor:
         self._require_size(command, text)
         require_sound(text)
         shared = parse_properties(text)
-        self._require_plain(header.sys_flag, shared)
-        if self._delay_level(shared) > 0:
+        if self._is_half(header.sys_flag, shared):
+            raise illegal("a batch cannot be transactional")
+        if delay_level(shared, self._level_max) > 0:
             raise illegal("a batch cannot be delayed")
         try:
             entries = decode_batch(command.body)
@@ -468,10 +474,15 @@ class SendProcessor:
                 properties = join_properties(entry.properties, common)
             except InvalidBody as error:
                 raise illegal(str(error)) from None
+            name, stored_queue = topic.name, queue_id
+            if b"TIMER_" in properties:
+                found = parse_properties(properties)
+                name, stored_queue = self._defer(found, name, stored_queue)
+                properties = encode_text(format_properties(found))
             messages.append(
                 PutMessage(
-                    topic.name,
-                    queue_id,
+                    name,
+                    stored_queue,
                     entry.body,
                     properties,
                     header.born_timestamp,
@@ -494,40 +505,23 @@ class SendProcessor:
         end = 0
         if self._is_sync:
             end = max((item.results[-1].end for item in stored), default=0)
-        if end <= 0 or self._store.is_flushed(end):
+        if end <= 0 or self._durability.is_safe(end):
             answers += self._answers(stored)
             return answers
-        return self.defer_until_flushed(
+        return self.defer_until_safe(
             end, len(stored), lambda status: [*answers, *self._answers(stored, status)]
         )
 
-    def defer_until_flushed(self, end: int, count: int, answers: AnswersOf) -> Deferred:
-        """Answer when the log is on the disk up to an offset, or has not been for too long."""
+    def defer_until_safe(self, end: int, count: int, answers: AnswersOf) -> Deferred:
+        """Answer when the log is as safe as promised up to an offset, or has not been for long."""
         deferred = Deferred(weight=count)
-        self._flow.begin_wait(count)
-        future = self._flusher.flushed(end)
-        timer = asyncio.get_running_loop().call_later(
-            self._store.config.sync_flush_timeout / 1000,
-            lambda: finish(PutStatus.FLUSH_DISK_TIMEOUT),
-        )
 
         def finish(status: PutStatus | None) -> None:
             if not deferred.is_done:
-                timer.cancel()
-                self._flow.end_wait(count)
                 deferred.answer(answers(status))
 
-        def flushed(done: asyncio.Future[bool]) -> None:
-            # A flush that failed will never be made up for: the store is closed to writes.
-            failed = done.cancelled() or done.exception() is not None
-            finish(PutStatus.SERVICE_NOT_AVAILABLE if failed else None)
-
-        def dropped(_: Deferred) -> None:
-            timer.cancel()
-            self._flow.end_wait(count)
-
-        deferred.on_dropped = dropped
-        future.add_done_callback(flushed)
+        cancel = self._durability.when_safe(end, count, finish)
+        deferred.on_dropped = lambda _: cancel()
         return deferred
 
     def _answers(self, stored: list[Stored], late: PutStatus | None = None) -> list[Command]:

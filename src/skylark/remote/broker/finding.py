@@ -66,6 +66,16 @@ class FindCalls(BrokerCaller):
         answer = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, header, timeout_ms=timeout_ms)
         return decode_record(answer.body)
 
+    async def view_record(
+        self, physical_offset: int, *, timeout_ms: int = QUERY_TIMEOUT_MS
+    ) -> bytes | None:
+        """The record at a physical offset as it is stored; None where none begins."""
+        header = headers.ViewMessageRequest(offset=physical_offset)
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+        answer = await self._call(code, header, timeout_ms=timeout_ms, accepted=accepted)
+        return answer.body if answer.code == ResponseCode.SUCCESS else None
+
     async def query_consume_queue(
         self,
         topic: str,

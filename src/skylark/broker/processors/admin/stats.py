@@ -83,6 +83,7 @@ class StatsAdmin:
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
             **self._queue_sizes(),
+            **parts.replication.figures(),
         }
         for level, offset in parts.delay.offsets.items():
             end = store.max_offset(SCHEDULE_TOPIC, level - 1)
