@@ -141,7 +141,7 @@ class TimerService:
             self._begin()
         else:
             for offset in json.loads(text):
-                stored = self._stored(offset)
+                stored = self.stored(offset)
                 repeat_id = "" if stored is None else stored.properties.get(Property.REPEAT_ID, "")
                 if stored is not None and repeat_id and offset in self.timers.pending:
                     self._note_repeat(repeat_id, offset, _due_ms(stored))
@@ -343,7 +343,8 @@ class TimerService:
             return None
         return self._store.get_by_physical_offset(entry.physical_offset, entry.size_bytes)
 
-    def _stored(self, offset: int) -> StoredMessage | None:
+    def stored(self, offset: int) -> StoredMessage | None:
+        """The message at an offset of queue 0, if it can be read."""
         record = self._record(TIMER_QUEUE, offset)
         if record is None:
             return None
@@ -405,7 +406,7 @@ class TimerService:
         self.delivered_total += plan.copy is not None
 
     def _plan(self, timer: DueTimer, now_ms: int, mark: str = "") -> _Plan:
-        stored = self._stored(timer.queue_offset)
+        stored = self.stored(timer.queue_offset)
         if stored is None:
             self._lose(timer.queue_offset, "its record was deleted before it was due")
             return _Plan(timer.queue_offset, "")
@@ -504,7 +505,7 @@ class TimerService:
         """Write again what waits in files that expire soon; return whether there may be more."""
         age_ms = max(self._live.current.file_reserved_time * _HOUR_MS * 3 // 4, _HOUR_MS)
         for count, offset in enumerate(self.timers.pending.iterate(self._rolled_until), 1):
-            stored = self._stored(offset)
+            stored = self.stored(offset)
             if stored is not None:
                 if stored.stored_at_ms + age_ms > now_ms:
                     return False
@@ -564,7 +565,7 @@ class TimerService:
         while len(found) < count_max:
             page = self.timers.upcoming(after, count_max, scan_max)
             for timer in page:
-                stored = self._stored(timer.queue_offset)
+                stored = self.stored(timer.queue_offset)
                 if stored is not None and topic in (
                     None,
                     stored.properties.get(Property.REAL_TOPIC),

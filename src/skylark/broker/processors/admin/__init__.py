@@ -88,7 +88,7 @@ def table(parts: Parts) -> dict[int, tuple[type[Header] | None, Handle]]:
         Code.UPDATE_BROKER_CONFIG: (None, settings.update),
         Code.CLEAN_EXPIRED_CONSUMEQUEUE: (None, settings.clean_queues),
         Code.DELETE_EXPIRED_COMMITLOG: (None, settings.clean_log),
-        Code.LIST_TIMERS: (headers.ListTimersRequest, timers.list),
+        Code.LIST_TIMERS: (headers.ListTimersRequest, timers.waiting),
         Code.CANCEL_TIMER: (headers.CancelTimerRequest, timers.cancel),
         Code.FIRE_TIMER: (headers.FireTimerRequest, timers.fire),
         Code.ADD_REPEAT: (headers.AddRepeatRequest, timers.add),

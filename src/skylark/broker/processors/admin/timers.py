@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from ....errors import BrokerError, ConfigError
 from ....model.message import Property, StoredMessage
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _COUNT_MAX = 1_000
 _ID_MAX = 255
+_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _FORBIDDEN = (Property.TRAN_MSG, Property.DELAY, Property.TIMER_DEL_UNIQKEY)
 
 
@@ -41,7 +43,7 @@ class TimerAdmin:
         self._timers = parts.timers
         self._store = parts.store
 
-    def list(self, request: Request[headers.ListTimersRequest], peer: Peer) -> Response:
+    def waiting(self, request: Request[headers.ListTimersRequest], peer: Peer) -> Response:
         """Serve LIST_TIMERS."""
         header = request.header
         count_max = max(1, min(header.count_max, _COUNT_MAX))
@@ -146,8 +148,8 @@ class TimerAdmin:
             raise _illegal(f"the body has {len(request.body)} bytes")
         rule, due_ms = self._rule(header)
         repeat_id = header.id or f"repeat-{self._parts.rng.getrandbits(64):016x}"
-        if not _is_id(repeat_id):
-            raise _illegal(f"id {repeat_id[:64]!r}: use letters, digits, - and _, at most 255")
+        if not _ID.fullmatch(repeat_id):
+            raise _illegal(f"id {repeat_id[:64]!r}: use letters, digits, - and _, at most 200")
         if repeat_id in self._timers.repeats:
             raise _illegal(f"there is a message that repeats with the id {repeat_id}; cancel it")
         if len(self._timers.repeats) >= REPEATS_MAX:
@@ -221,12 +223,6 @@ class TimerAdmin:
     async def _flushed(self, end: int) -> None:
         if self._store.config.is_sync_flush and not self._store.is_flushed(end):
             await self._parts.flusher.flushed(end)
-
-
-def _is_id(text: str) -> bool:
-    return 0 < len(text) <= _ID_MAX and text.isascii() and text.replace("-", "_").isidentifier() | (
-        text.replace("-", "").replace("_", "").isalnum()
-    )
 
 
 def _missing(text: str) -> BrokerError:
