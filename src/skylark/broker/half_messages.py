@@ -20,19 +20,21 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ..errors import InvalidName, LocalProtocolError
+from ..errors import BrokerError, InvalidName, LocalProtocolError
 from ..model.message import TRANSACTION_TYPE_MASK, Property, StoredMessage, TransactionType
 from ..model.names import check_topic_name
 from ..model.topic import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
     UNSENDABLE_TOPICS,
 )
 from ..protocol.properties import LazyProperties, encode_properties
 from ..protocol.record import encode_record, pack_host
 from ..store import PutMessage
+from .deferral import TIMER_PROPERTIES, TIMER_QUEUE, defer
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"  # Its offsets are the progress, in Apache's files.
 HALF_QUEUE: Final = 0
@@ -129,12 +131,17 @@ def real_place(properties: Mapping[str, str]) -> Target | None:
     return Target(topic, queue_id)
 
 
-def commit_target(properties: Mapping[str, str], level_max: int) -> Target | None:
-    """Where a commit is stored: at the real place, or first where delayed messages wait."""
+def commit_places(properties: Mapping[str, str], level_max: int) -> list[Target]:
+    """Where a commit may have been stored: at the real place, or where deferred messages wait."""
+    place = real_place(properties)
+    if place is None:
+        return []
     level = _number(properties.get(Property.DELAY))
     if level and level_max:
-        return Target(SCHEDULE_TOPIC, min(level, level_max) - 1)
-    return real_place(properties)
+        return [Target(SCHEDULE_TOPIC, min(level, level_max) - 1)]
+    if any(name in properties for name in TIMER_PROPERTIES):
+        return [place, Target(TIMER_TOPIC, TIMER_QUEUE)]
+    return [place]
 
 
 # What is written.
@@ -169,10 +176,29 @@ def _again(
     )
 
 
-def real_message(stored: StoredMessage, target: Target) -> PutMessage:
-    """What a commit stores."""
+def real_message(
+    stored: StoredMessage, place: Target, *, level_max: int, now_ms: int, delay_ms_max: int
+) -> PutMessage:
+    """What a commit stores; a message with a delay or a time begins to wait."""
+    text, target = _text(stored), place
+    if Property.DELAY in stored.properties or any(
+        name in stored.properties for name in TIMER_PROPERTIES
+    ):
+        properties = dict(stored.properties)
+        try:
+            found = defer(
+                properties,
+                *place,
+                level_max=level_max,
+                now_ms=now_ms,
+                delay_ms_max=delay_ms_max,
+            )
+            target, text = Target(*found), encode_properties(properties)
+        except (BrokerError, LocalProtocolError):
+            # It was sound when it was sent. Rather too early than never.
+            target = place
     sys_flag = stored.sys_flag & ~TRANSACTION_TYPE_MASK | TransactionType.COMMIT
-    return _again(stored, target, _text(stored), sys_flag, stored.physical_offset)
+    return _again(stored, target, text, sys_flag, stored.physical_offset)
 
 
 def copy_message(stored: StoredMessage, times: int) -> PutMessage | None:

@@ -37,11 +37,11 @@ from . import half_messages
 from .arrivals import Arrivals
 from .clients import Clients
 from .config import LiveConfig
+from .durability import FlushWaiter
 from .half_messages import HALF_QUEUE, TRANSACTION_GROUP, Ending, Half, Target, TransactionId
 from .identity import Identity
 from .observer import Observer
 from .offsets import ConsumerOffsets
-from .processors.send import FlushWaiter
 from .topics import TopicTable
 
 logger = logging.getLogger(__name__)
@@ -209,8 +209,14 @@ class TransactionService:
     def _is_tail(self, half: Half) -> bool:
         """Whether a half was committed, and the op was lost with the end of the log."""
         stored = self._stored(half)
-        target = None if stored is None else self._target(stored)
-        queue = None if target is None else self._store.queues.get(*target)
+        if stored is None:
+            return False
+        places = half_messages.commit_places(stored.properties, self._level_max)
+        return any(self._ends_with(place, half) for place in places)
+
+    def _ends_with(self, place: Target, half: Half) -> bool:
+        """Whether the last message of a queue is the commit of a half."""
+        queue = self._store.queues.get(*place)
         entry = None if queue is None else queue.last_entry()
         if entry is None:
             return False
@@ -245,9 +251,6 @@ class TransactionService:
         except (InvalidRecord, StoreError) as error:
             logger.error("half message at %d cannot be read: %s", physical_offset, error)
             return None
-
-    def _target(self, stored: StoredMessage) -> Target | None:
-        return half_messages.commit_target(stored.properties, self._level_max)
 
     # New ones.
 
@@ -404,13 +407,21 @@ class TransactionService:
     def _finish(self, half: Half, stored: StoredMessage, ending: Ending) -> int:
         messages = []
         if ending is Ending.COMMIT:
-            target = self._target(stored)
-            if target is None:
+            place = half_messages.real_place(stored.properties)
+            if place is None:
                 raise _refused(
                     "the half message names no topic that it could go to: "
                     f"{stored.properties.get(Property.REAL_TOPIC)!r}; roll it back"
                 )
-            messages.append(half_messages.real_message(stored, target))
+            messages.append(
+                half_messages.real_message(
+                    stored,
+                    place,
+                    level_max=self._level_max,
+                    now_ms=self._clock.now_ms(),
+                    delay_ms_max=self._live.current.timer_max_delay_sec * 1000,
+                )
+            )
         elif ending is Ending.GIVEN_UP:
             self._topics.create_own(TRANS_CHECK_MAX_TIME_TOPIC, queue_nums=1)
             messages.append(half_messages.given_up_message(stored))

@@ -308,6 +308,23 @@ def test_a_delayed_half_message_waits_from_its_commit_on(world: BrokerWorld) -> 
     world.run(main)
 
 
+def test_a_half_message_with_a_time_waits_for_it_after_its_commit(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client, member(world):
+            at_ms = world.clock.now_ms() + 20_000
+            half = await send_half(client, b"later", TIMER_DELIVER_MS=str(at_ms))
+            late = await send_half(client, b"late", key="K2", TIMER_DELIVER_MS=str(at_ms))
+            assert (await end(client, half, COMMIT)).code == ResponseCode.SUCCESS
+            await world.clock.sleep_ms(19_000)
+            assert await visible(client) == []
+            await world.clock.sleep_ms(2_000)
+            assert await visible(client) == [b"later"]
+            assert (await end(client, late, COMMIT)).code == ResponseCode.SUCCESS
+            assert await visible(client) == [b"later", b"late"]
+
+    world.run(main)
+
+
 # Checks.
 
 
@@ -585,8 +602,8 @@ def test_pending_half_messages_survive_a_restart(world: BrokerWorld) -> None:
             assert sorted(await visible(client)) == sorted(b"%d" % n for n in range(40))
             await world.clock.sleep_ms(10_000)
             offsets = world.parts.offsets
-            assert offsets.get(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0) == 60  # 40 and 20 copies.
-            assert offsets.get(OP_HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0) == 60
+            assert offsets.get(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0) == 80  # Two checks each.
+            assert offsets.get(OP_HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0) == 80
         async with world.running():
             assert len(world.parts.transactions) == 0
 
