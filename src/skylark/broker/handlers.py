@@ -131,6 +131,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         filters=parts.filters,
         clock=parts.clock,
         observer=parts.observer,
+        has_near_replica=parts.replication.has_near_replica,
     )
     locks = LockProcessor(
         parts.identity,

@@ -5,7 +5,8 @@
     NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING            20
     OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL              19     yes
     NO_MESSAGE_IN_QUEUE                                 19     yes, from offset 0; else 21
-    OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY             21     and an event in OFFSET_MOVED_EVENT
+    OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY             21     and an event in OFFSET_MOVED_EVENT;
+                                                               on a replica 19, and held
 
 A held pull looks again once and is then answered whatever it finds, but for messages that its own
 expression rules out: it stays behind them, and waits for others. Only a peer that does not read
@@ -20,6 +21,7 @@ and bulkPullBytesMax in one answer, also where the records come from the disk.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...clock import Clock
@@ -27,7 +29,7 @@ from ...errors import BrokerError, InvalidExpression, InvalidHeader
 from ...filter import parse_tags
 from ...model.group import MessageModel, Subscription, SubscriptionGroupConfig
 from ...model.message import Property
-from ...model.queue import MessageQueue
+from ...model.queue import MessageQueue, QueueOffset
 from ...model.topic import OFFSET_MOVED_EVENT_TOPIC, UNREADABLE_TOPICS
 from ...protocol.bodies import OffsetMovedEvent
 from ...protocol.codes import ResponseCode
@@ -68,6 +70,16 @@ _CODES: dict[GetStatus, int] = {
 }
 
 
+_NOT_HERE = frozenset(
+    {
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+
 class Pull(NamedTuple):
     """One pull that has passed its checks."""
 
@@ -99,6 +111,7 @@ class PullProcessor:
         filters: FilterTable,
         clock: Clock,
         observer: Observer,
+        has_near_replica: Callable[[], bool] = lambda: False,
     ) -> None:
         self._live = live
         self._identity = identity
@@ -111,6 +124,7 @@ class PullProcessor:
         self._expressions = filters
         self._clock = clock
         self._observer = observer
+        self._has_near_replica = has_near_replica
         self._filters: dict[tuple[str, ...], MessageFilter] = {}
         self._events: dict[tuple[str, str, int], int] = {}
         self._held: dict[Peer, int] = {}  # Pulls that wait, of each peer that has any.
@@ -122,7 +136,7 @@ class PullProcessor:
             header = _typed(command)
         pull = self._checked(command, header, peer)
         found = self._get(pull)
-        if header.sys_flag & _COMMIT:
+        if header.sys_flag & _COMMIT and not self._store.is_replica:
             self._offsets.commit_quietly(
                 pull.topic, pull.group.group_name, pull.queue_id, header.commit_offset, peer
             )
@@ -266,7 +280,7 @@ class PullProcessor:
     # Reading.
 
     def _get(self, pull: Pull) -> GetResult:
-        return self._store.get(
+        found = self._store.get(
             pull.topic,
             pull.queue_id,
             pull.offset,
@@ -274,9 +288,26 @@ class PullProcessor:
             pull.filter,
             bulk_bytes=pull.bulk_bytes,
         )
+        if self._is_the_masters_to_say(found):
+            found.next_offset = QueueOffset(pull.offset)
+        return found
 
-    @staticmethod
-    def _code(pull: Pull, found: GetResult) -> int:
+    def _is_the_masters_to_say(self, found: GetResult) -> bool:
+        """Whether an offset that a replica does not have may be all right at its master.
+
+        A replica may lag behind, and may have been copied from the middle. If it corrected offsets,
+        groups would begin anew whenever their master is away. So the pull waits here for what is to
+        come, and its answer leads back to the master.
+        """
+        return (
+            found.status in _NOT_HERE
+            and self._store.is_replica
+            and not self._live.current.offset_check_in_slave
+        )
+
+    def _code(self, pull: Pull, found: GetResult) -> int:
+        if self._is_the_masters_to_say(found):
+            return ResponseCode.PULL_NOT_FOUND
         code = _CODES.get(found.status)
         if code is None:  # No message in the queue, or no queue.
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
@@ -284,21 +315,23 @@ class PullProcessor:
 
     def _answer(self, pull: Pull, found: GetResult, code: int) -> Command | bytes:
         group, topic, queue_id = pull.group.group_name, pull.topic, pull.queue_id
+        next_offset = int(found.next_offset)
         if code == ResponseCode.SUCCESS:
             self._observer.delivered(group, topic, queue_id, found.message_count, found.byte_count)
         else:
             self._observer.missed(group, topic, queue_id)
             if code == ResponseCode.PULL_OFFSET_MOVED:
-                self._note_moved(pull, found)
+                next_offset = self._moved_to(pull, found)
+                self._note_moved(pull, found, next_offset)
         chunks = found.chunks if code == ResponseCode.SUCCESS else ()
         suggestion, status = self._suggestion(pull, found), found.status.value
-        offsets = (found.next_offset, found.min_offset, found.max_offset)
+        offsets = (next_offset, found.min_offset, found.max_offset)
         frame = fast_path.pull_answer(pull.command, code, status, suggestion, offsets, chunks)
         if frame is not None:
             return frame
         header = PullMessageResponse(
             suggest_which_broker_id=int(suggestion),
-            next_begin_offset=found.next_offset,
+            next_begin_offset=next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
         )
@@ -308,9 +341,9 @@ class PullProcessor:
         if not self._live.current.slave_read_enable:
             return "0"
         group = pull.group
-        return str(
-            group.which_broker_when_consume_slowly if found.is_far_behind else group.broker_id
-        )
+        if found.is_far_behind and (self._store.is_replica or self._has_near_replica()):
+            return str(group.which_broker_when_consume_slowly)
+        return str(group.broker_id)
 
     # Holding.
 
@@ -397,7 +430,16 @@ class PullProcessor:
 
     # Offsets that are not there.
 
-    def _note_moved(self, pull: Pull, found: GetResult) -> None:
+    def _moved_to(self, pull: Pull, found: GetResult) -> int:
+        """Where to go on instead: RocketMQ says the end, and so a group skips what it never saw."""
+        if pull.offset <= found.max_offset:
+            return int(found.next_offset)
+        place = self._offsets.place_of_push(
+            pull.topic, pull.group.group_name, pull.queue_id, first=int(found.min_offset)
+        )
+        return int(found.next_offset) if place is None else min(place, int(found.max_offset))
+
+    def _note_moved(self, pull: Pull, found: GetResult, next_offset: int) -> None:
         """Leave an event for whoever watches over consumers; not more often than is of use."""
         key = (pull.group.group_name, pull.topic, pull.queue_id)
         now_ms = self._clock.monotonic_ms()
@@ -408,12 +450,12 @@ class PullProcessor:
         self._events[key] = now_ms + _EVENT_INTERVAL_MS
         logger.info(
             "group=%s topic=%s queue=%d asked for offset %d, now %d of %d to %d",
-            *key, pull.offset, found.next_offset, found.min_offset, found.max_offset,
+            *key, pull.offset, next_offset, found.min_offset, found.max_offset,
         )  # fmt: skip
         if not self._store.is_writable:
             return
         queue = MessageQueue(pull.topic, self._identity.name, pull.queue_id)
-        event = OffsetMovedEvent(pull.group.group_name, queue, pull.offset, int(found.next_offset))
+        event = OffsetMovedEvent(pull.group.group_name, queue, pull.offset, next_offset)
         group = pull.group.group_name
         properties = encode_properties({Property.KEYS: group, Property.TAGS: group})
         store_host = self._identity.store_host
