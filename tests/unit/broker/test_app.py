@@ -367,7 +367,6 @@ def test_a_reply_goes_to_the_client_that_asked_and_is_stored(world: BrokerWorld)
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"broker_role": "SYNC_MASTER"}, "replication"),
         ({"broker_role": "SLAVE"}, "brokerId=1"),
         ({"broker_id": 1}, "a master has 0"),
         ({"acl_enable": True}, "aclEnable"),
