@@ -17,6 +17,12 @@ def peers() -> Peers:
 
 
 @pytest.fixture(scope="session")
+def clients5() -> Peers:
+    """The official client and tools of 5.x, fetched."""
+    return Peers.fetch_clients()
+
+
+@pytest.fixture(scope="session")
 def make_subject(peers: Peers) -> MakeSubject:
     """Make the name server under test; the caller starts it."""
 

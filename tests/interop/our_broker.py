@@ -1,16 +1,14 @@
-"""Our broker as a process, and a Java program that uses brokers in more ways than Peer.java."""
+"""Our broker as a process, and a Java program that uses brokers in every way."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from peers import HERE, JavaProcess, PeerError, Peers, Process, free_broker_port
+from java_programs import JavaProgram, JavaSession
+from peers import OurNameServer, Peers, Process, free_broker_port
 
 
 class OurBroker(Process):
@@ -64,30 +62,34 @@ class OurBroker(Process):
         self.wait_for_line("The broker[", timeout_s=30)
 
 
-class BrokerPeer(JavaProcess):
+class BrokerPeer(JavaProgram):
     """Our Java program over the official client; see `java/BrokerPeer.java` for its commands."""
 
     def __init__(self, peers: Peers, home: Path, *arguments: str) -> None:
-        classes = _compiled(peers)
-        super().__init__(peers, f"Java client {arguments[0]}", "BrokerPeer", arguments, home=home)
-        place = self.command.index("-cp") + 1
-        self.command[place] = f"{classes}:{self.command[place]}"
+        super().__init__(peers, "BrokerPeer", *arguments, home=home)
 
 
-def _compiled(peers: Peers) -> Path:
-    """Compile the program where it has changed; the classes are kept beside Apache's."""
-    source = HERE / "java" / "BrokerPeer.java"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    folder = peers.folder.parent / f"broker-peer-{digest}"
-    with (peers.folder.parent / "broker-peer.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "BrokerPeer.class").exists():
-            os.makedirs(folder, exist_ok=True)
-            done = subprocess.run(
-                ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", peers.class_path, "-d",
-                 str(folder), str(source)],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise PeerError(f"javac failed:\n{done.stderr[-3000:]}")
-    return folder
+class ClientSession(JavaSession):
+    """The same program for many commands, against the cluster of one name server."""
+
+    def __init__(self, peers: Peers, home: Path, name_server: str) -> None:
+        super().__init__(peers, "BrokerPeer", "session", home=home)
+        self._name_server = name_server
+
+    def run(self, command: str, *arguments: str | int, timeout_s: float = 120.0) -> list[str]:
+        """Run one command and return its answer."""
+        words = [command, self._name_server, *map(str, arguments)]
+        answer = [line[2:] for line in self.ask(*words, timeout_s=timeout_s) if line[:2] == "> "]
+        return [line for line in answer if line != "ready"]
+
+
+@contextmanager
+def our_cluster(home: Path, **settings: str) -> Iterator[tuple[OurNameServer, OurBroker]]:
+    """A running name server and broker of ours; settings are the broker's, by RocketMQ's names."""
+    with OurNameServer(home / "namesrv") as name_server:
+        servers = [name_server.address]
+        broker = OurBroker(
+            home / "broker", name="broker-a", name_servers=servers, settings=settings
+        )
+        with broker:
+            yield name_server, broker

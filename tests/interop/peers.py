@@ -3,6 +3,7 @@
 Nothing of Apache's is kept in git. `Peers.fetch()` asks Maven for the coordinates in
 `java/pom.xml`, compiles the servers out of the source release and our small client program beside
 them, and keeps the result in a cache folder: `tests/interop/.peers`, or where SKYLARK_PEERS says.
+`Peers.fetch_clients()` does so for the client and tools of 5.x; Go and Node have their own ways.
 
 Every process runs in a session of its own, with its home in a temporary folder and on ports that
 were free a moment ago; readiness is probed, never slept for; leaving the `with` block kills the
@@ -24,8 +25,8 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
@@ -35,6 +36,7 @@ from wire import NoAnswer, Probe
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 VERSION = "4.9.8"
+CLIENTS_VERSION = "5.3.3"  # As java/clients-5.xml says.
 
 # Central has these three of 4.9.8 only as sources.
 _COMPILED_MODULES = ("namesrv", "broker", "filter")
@@ -47,7 +49,7 @@ _JAVA_OPENINGS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
 # Tests want quick starts in little memory; the benchmark brings its own options.
-_JAVA_SMALL = (
+JAVA_SMALL = (
     "-Xms32m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -125,8 +127,9 @@ def _is_free(port: int) -> bool:
 class Peers:
     """The fetched and compiled programs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: str = VERSION) -> None:
         self.folder = folder
+        self.version = version
 
     @property
     def class_path(self) -> str:
@@ -136,28 +139,38 @@ class Peers:
     @classmethod
     def fetch(cls) -> Peers:
         """Return the programs, fetching and compiling what the cache does not have."""
-        root = Path(os.environ.get("SKYLARK_PEERS", HERE / ".peers"))
-        sources = [HERE / "java" / "pom.xml", HERE / "java" / "Peer.java"]
-        digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-        folder = root / f"rocketmq-{VERSION}"
-        stamp = folder / "complete"
-        root.mkdir(parents=True, exist_ok=True)
-        with (root / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # Two runs at once fetch once.
-            if not stamp.exists() or stamp.read_text() != digest:
-                shutil.rmtree(folder, ignore_errors=True)
-                cls._build(folder)
-                stamp.write_text(digest)
-        return cls(folder)
+        pom, peer = (HERE / "java" / name for name in ("pom.xml", "Peer.java"))
+        return cls(built(f"rocketmq-{VERSION}", (pom, peer), cls._build))
+
+    @classmethod
+    def fetch_clients(cls) -> Peers:
+        """Return the client and the tools of 5.x; there are no servers among them."""
+        pom, peer = (HERE / "java" / name for name in ("clients-5.xml", "Peer.java"))
+
+        def build(folder: Path) -> None:
+            for tool in ("java", "javac", "mvn"):
+                require(tool)
+            jars, classes = folder / "jars", folder / "classes"
+            classes.mkdir(parents=True)
+            run_tool(
+                "mvn", "--quiet", "--batch-mode", f"--file={pom}", "dependency:copy-dependencies",
+                f"-DoutputDirectory={jars}", "-DincludeScope=runtime",
+            )  # fmt: skip
+            run_tool(
+                "javac", "-nowarn", "-encoding", "UTF-8", "-proc:none", "-cp", f"{jars}/*",
+                "-d", str(classes), str(peer),
+            )  # fmt: skip
+
+        return cls(built(f"rocketmq-{CLIENTS_VERSION}", (pom, peer), build), CLIENTS_VERSION)
 
     @staticmethod
     def _build(folder: Path) -> None:
         for tool in ("java", "javac", "mvn"):
-            _require(tool)
+            require(tool)
         jars, classes, sources = (folder / name for name in ("jars", "classes", "sources"))
         classes.mkdir(parents=True)
         skipped = ",".join(f"rocketmq-{module}" for module in _COMPILED_MODULES)
-        _run(
+        run_tool(
             "mvn",
             "--quiet",
             "--batch-mode",
@@ -176,7 +189,7 @@ class Peers:
         listing = folder / "sources.txt"
         paths = [*sources.rglob("*.java"), HERE / "java" / "Peer.java"]
         listing.write_text("".join(f'"{path}"\n' for path in sorted(paths)))
-        _run(
+        run_tool(
             "javac",
             "-nowarn",
             "-encoding",
@@ -192,35 +205,107 @@ class Peers:
         archive.unlink()
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("SKYLARK_PEERS", HERE / ".peers"))
+
+
+@contextmanager
+def locked(root: Path, name: str) -> Iterator[None]:
+    """Hold a lock of this name: two runs at once fetch and compile once."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def built(name: str, sources: Sequence[Path], build: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, built anew when its sources have changed."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    folder = _cache() / name
+    stamp = folder / "complete"
+    with locked(_cache(), name):
+        if not stamp.exists() or stamp.read_text() != digest:
+            shutil.rmtree(folder, ignore_errors=True)
+            build(folder)
+            stamp.write_text(digest)
+    return folder
+
+
+def fetch_examples(peers: Peers) -> Path:
+    """Return the classes of Apache's example programs, compiled from the source release."""
+
+    def build(folder: Path) -> None:
+        classes, sources = folder / "classes", folder / "sources"
+        classes.mkdir(parents=True)
+        run_tool(
+            "mvn", "--quiet", "--batch-mode", f"--file={HERE / 'java' / 'pom.xml'}",
+            "dependency:copy-dependencies", f"-DoutputDirectory={sources}",
+            "-DincludeClassifiers=source-release",
+        )  # fmt: skip
+        (archive,) = sources.glob("rocketmq-all-*-source-release.zip")
+        with zipfile.ZipFile(archive) as release:
+            for name in release.namelist():
+                inside = name.partition("/")[2].lower()
+                if inside.startswith("example/src/main/java/") and not any(
+                    library in inside for library in ("openmessaging", "opentracing")
+                ):
+                    release.extract(name, sources)
+        files = map(str, sorted(sources.rglob("*.java")))
+        run_tool(
+            "javac", "-nowarn", "-encoding", "UTF-8", "-proc:none", "-cp", peers.class_path,
+            "-d", str(classes), *files,
+        )  # fmt: skip
+        shutil.rmtree(sources)
+
+    return built(f"examples-{VERSION}", [HERE / "java" / "pom.xml"], build) / "classes"
+
+
 def fetch_go_client() -> Path:
     """Return our program over the official Go client, compiled."""
-    root = Path(os.environ.get("SKYLARK_PEERS", HERE / ".peers"))
-    root.mkdir(parents=True, exist_ok=True)
-    program = root / "go-client"
-    _require("go")
-    with (root / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    require("go")
+    program = _cache() / "go-client"
+    with locked(_cache(), "go"):
         # Go keeps what it has compiled, so that this is quick from the second time on.
-        _run("go", "build", "-mod=readonly", "-o", str(program), ".", folder=HERE / "go")
+        run_tool("go", "build", "-mod=readonly", "-o", str(program), ".", folder=HERE / "go")
     return program
 
 
-def _require(tool: str) -> None:
+def fetch_node_client() -> Path:
+    """Return our program over the Node client, beside the modules that it needs."""
+    require("npm")
+    names = ("package.json", "package-lock.json", "main.js")
+    sources = [HERE / "node" / name for name in names]
+
+    def build(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for source in sources:
+            shutil.copy(source, folder)
+        run_tool("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", folder=folder)
+
+    return built("node-client", sources, build) / "main.js"
+
+
+_PACKAGES = {"go": ("golang-go",), "npm": ("nodejs", "npm")}
+
+
+def require(tool: str) -> None:
+    """Check that a program is installed, and install it where that is possible."""
     if shutil.which(tool):
         return
-    packages = ("golang-go",) if tool == "go" else ("default-jdk-headless", "maven")
+    packages = _PACKAGES.get(tool, ("default-jdk-headless", "maven"))
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
         subprocess.run(["apt-get", "install", "-y", "-qq", *packages], check=True, env=environment)
     if not shutil.which(tool):
         raise PeerError(
-            f"{tool} is missing: install it (Debian: apt-get install {' '.join(packages)}), "
-            "then run make interop again; Java must be 17 or newer, Go 1.19 or newer"
+            f"{tool} is missing: install it (Debian: apt-get install {' '.join(packages)}), then "
+            "run make interop again; Java must be 17 or newer, Go 1.19, Node 18"
         )
 
 
-def _run(*command: str, folder: Path | None = None) -> None:
+def run_tool(*command: str, folder: Path | None = None) -> None:
+    """Run a program to its end; what it printed is shown when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode != 0:
         output = (done.stdout + done.stderr).strip()
@@ -394,7 +479,7 @@ class JavaProcess(Process):
         arguments: Iterable[str] = (),
         *,
         home: Path,
-        java_options: Sequence[str] = _JAVA_SMALL,
+        java_options: Sequence[str] = JAVA_SMALL,
     ) -> None:
         configuration = home / "conf"
         configuration.mkdir(parents=True, exist_ok=True)
@@ -460,7 +545,7 @@ class ApacheNameServer(JavaProcess, NameServer):
         *,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        java_options: Sequence[str] = _JAVA_SMALL,
+        java_options: Sequence[str] = JAVA_SMALL,
     ) -> None:
         self.port = port if port is not None else free_ports()[0]
         home.mkdir(parents=True, exist_ok=True)
@@ -516,7 +601,7 @@ class ApacheBroker(JavaProcess):
         cluster: str = "interop",
         broker_id: int = 0,
         settings: Mapping[str, str] | None = None,
-        java_options: Sequence[str] = (*_JAVA_SMALL, "-XX:MaxDirectMemorySize=128m"),
+        java_options: Sequence[str] = (*JAVA_SMALL, "-XX:MaxDirectMemorySize=128m"),
     ) -> None:
         self.broker_name = name
         self.port = free_broker_port()
@@ -605,7 +690,7 @@ class JavaClient(JavaProcess):
             "Peer",
             arguments,
             home=home,
-            java_options=(*_JAVA_SMALL, *java_options),
+            java_options=(*JAVA_SMALL, *java_options),
         )
 
 
@@ -615,6 +700,27 @@ class GoClient(Process):
     def __init__(self, home: Path, *arguments: str) -> None:
         command = [str(fetch_go_client()), *arguments]
         super().__init__(f"Go client {arguments[0]}", command, home=home)
+
+
+class NodeClient(Process):
+    """Our Node program over `ali-ons`; see `node/main.js` for its commands."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        command = ["node", str(fetch_node_client()), *arguments]
+        super().__init__(f"Node client {arguments[0]}", command, home=home)
+
+
+class ApacheExample(JavaProcess):
+    """One of the programs that Apache ships as examples, by its class under `example`."""
+
+    def __init__(
+        self, peers: Peers, home: Path, name: str, name_server: str, *arguments: str
+    ) -> None:
+        main = f"org.apache.rocketmq.example.{name}"
+        super().__init__(peers, f"Apache's {name}", main, arguments, home=home)
+        place = self.command.index("-cp") + 1
+        self.command[place] = f"{fetch_examples(peers)}:{self.command[place]}"
+        self.environment["NAMESRV_ADDR"] = name_server
 
 
 class MqAdmin:
@@ -638,7 +744,7 @@ class MqAdmin:
             "org.apache.rocketmq.tools.command.MQAdminStartup",
             [arguments[0], "-n", name_server, *arguments[1:]],
             home=self._home,
-            java_options=(*_JAVA_SMALL, *java_options),
+            java_options=(*JAVA_SMALL, *java_options),
         )
         with process:
             process.wait_ended(timeout_s)

@@ -10,22 +10,18 @@ What must be equal after a rebuild of a store that Apache wrote:
 from __future__ import annotations
 
 import base64
-import fcntl
-import hashlib
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from java_programs import JavaProgram
 from our_broker import OurBroker
 from peers import (
-    HERE,
     ApacheBroker,
-    JavaProcess,
     OurNameServer,
     PeerError,
     Peers,
@@ -55,29 +51,11 @@ SIZES = {
 }
 
 
-class StorePeer(JavaProcess):
+class StorePeer(JavaProgram):
     """Our Java program over the official client; see `java/StorePeer.java`."""
 
     def __init__(self, peers: Peers, home: Path, *arguments: str) -> None:
-        source = HERE / "java" / "StorePeer.java"
-        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-        classes = peers.folder.parent / f"store-peer-{digest}"
-        with (peers.folder.parent / "store-peer.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (classes / "StorePeer.class").exists():
-                classes.mkdir(exist_ok=True)
-                command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", peers.class_path]
-                done = subprocess.run(
-                    [*command, "-d", str(classes), str(source)],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-                if done.returncode != 0:
-                    raise PeerError(f"javac failed:\n{done.stderr[-3000:]}")
-        super().__init__(peers, f"Java client {arguments[0]}", "StorePeer", arguments, home=home)
-        place = self.command.index("-cp") + 1
-        self.command[place] = f"{classes}:{self.command[place]}"
+        super().__init__(peers, "StorePeer", *arguments, home=home)
 
     @classmethod
     def run(cls, peers: Peers, home: Path, *arguments: str) -> list[str]:
