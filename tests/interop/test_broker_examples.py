@@ -55,7 +55,7 @@ def test_the_quickstart_runs(peers: Peers, cluster: Cluster, tmp_path: Path) -> 
 def test_the_benchmark_programs_run(peers: Peers, cluster: Cluster, tmp_path: Path) -> None:
     """They speak binary headers; the consumer shows its rate every ten seconds."""
     name_server, broker = cluster
-    topic = ("-t", "BenchmarkTest", "-n", name_server.address)
+    topic = ("-t", "Benchmark", "-n", name_server.address)
     arguments = (*topic, "-w", "16", "-s", "1024", "-q", str(BENCHMARK))
     with example(peers, tmp_path, "benchmark.Producer", name_server, *arguments) as producer:
         assert producer.wait_ended(120) == 0
@@ -66,7 +66,7 @@ def test_the_benchmark_programs_run(peers: Peers, cluster: Cluster, tmp_path: Pa
 
     def committed() -> int:
         with Probe(broker.address) as probe:
-            question = {"consumerGroup": "benchmark_consumer", "topic": "BenchmarkTest"}
+            question = {"consumerGroup": "benchmark_consumer", "topic": "Benchmark"}
             answers = [probe.call(14, {**question, "queueId": str(n)}) for n in range(4)]
         return sum(int(one.fields.get("offset", 0)) for one in answers)
 
