@@ -37,6 +37,9 @@ _PASSING_CODES = frozenset(
     }
 )
 READER_GROUP = "skylark-spark-reader"
+TEMPLATE_TOPIC = "TBW102"
+NEW_TOPIC_QUEUES = 4
+_ANY_COUNT = 2**31
 
 
 class Cluster:
@@ -133,17 +136,37 @@ class Cluster:
             and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
-    def queues(self, topics: Iterable[str], *, for_writing: bool = False) -> list[QueueKey]:
-        """All queues of some topics that may be read, or written."""
+    def queues(self, topics: Iterable[str]) -> list[QueueKey]:
+        """All queues of some topics that may be read."""
         found = []
         for topic in topics:
             for data in self.retried(lambda topic=topic: self.route(topic)).route.queues:  # type: ignore[misc]
-                if for_writing:
-                    count = data.write_queue_nums if data.is_writable else 0
-                else:
-                    count = data.read_queue_nums if data.is_readable else 0
+                count = data.read_queue_nums if data.is_readable else 0
                 found += [QueueKey(topic, data.broker_name, number) for number in range(count)]
         return sorted(found)
+
+    def writable_queues(self, topic: str) -> list[QueueKey]:
+        """All queues of a topic that may be written to; of a new one, those it will have.
+
+        As with every producer, brokers that make topics by themselves make it on the first send.
+        """
+        try:
+            route, count_max = self.retried(lambda: self.route(topic)).route, _ANY_COUNT
+        except ConfigError:
+            try:
+                template = self.retried(lambda: self.route(TEMPLATE_TOPIC))
+            except ConfigError:
+                template = None
+            if template is None:
+                raise
+            self._routes[topic] = template
+            route, count_max = template.route, NEW_TOPIC_QUEUES
+        return sorted(
+            QueueKey(topic, data.broker_name, number)
+            for data in route.queues
+            if data.is_writable
+            for number in range(min(count_max, data.write_queue_nums))
+        )
 
     def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
         """Where a broker listens: its master, or for reading any replica that is there."""

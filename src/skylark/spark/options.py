@@ -42,14 +42,6 @@ class BodyFormat(StrEnum):
     JSON = "json"
 
 
-class ReadFrom(StrEnum):
-    """Where records come from."""
-
-    AUTO = "auto"
-    NETWORK = "network"
-    SEGMENTS = "segments"
-
-
 class Guarantee(StrEnum):
     """What a writer promises: a task or job that is done again sends its rows again."""
 
@@ -106,8 +98,6 @@ class ReadOptions:
     split_bytes: int
     pull_bytes: int
     pull_count: int
-    read_from: ReadFrom
-    store_path: str | None
     fail_on_data_loss: bool
     body_format: BodyFormat
     body_schema: str | None
@@ -207,8 +197,6 @@ READ_OPTIONS: dict[str, str] = {
     "splitBytes": "About so many bytes a task; 128m.",
     "pullBytes": "Bytes asked for in one pull; 4m, and less where the broker allows less.",
     "pullCount": "Messages asked for in one pull; 8192.",
-    "readFrom": "network; segments: the broker's files, by storePath; auto: these where they are.",
-    "storePath": "The broker's store directory, where the workers can reach it.",
     "failOnDataLoss": "Whether offsets that retention has removed end the query; true.",
     "bodyFormat": "binary, text, or json with bodySchema; binary.",
     "bodySchema": "The columns of a JSON body, as in CREATE TABLE.",
@@ -264,10 +252,6 @@ def read_options(
         _refuse(
             "bodyFormat=json and bodySchema go together, such as bodySchema='id long, name string'"
         )
-    read_from: ReadFrom = reader.one_of("readFrom", ReadFrom, ReadFrom.AUTO)
-    store_path = reader.text("storePath")
-    if read_from is ReadFrom.SEGMENTS and store_path is None:
-        _refuse("readFrom=segments needs storePath, the broker's store directory")
     return ReadOptions(
         access=_access(reader, environment),
         topics=topics,
@@ -286,8 +270,6 @@ def read_options(
         split_bytes=reader.size("splitBytes", 128 * _MIB, least=1),
         pull_bytes=reader.size("pullBytes", 4 * _MIB, least=1),
         pull_count=reader.number("pullCount", 8_192, least=1, most=1_000_000),
-        read_from=read_from,
-        store_path=store_path,
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         body_format=body_format,
         body_schema=body_schema,
@@ -396,9 +378,12 @@ def _offsets(text: str) -> Bound:
     if text.lower() in ("earliest", "latest"):
         return Bound(word=text.lower())
     found: QueueOffsets = {}
-    for topic, brokers in json.loads(text).items():
-        for broker, queues in brokers.items():
-            for queue, offset in queues.items():
+    given = json.loads(text)
+    if not isinstance(given, dict):
+        raise ValueError
+    for topic, brokers in given.items():
+        for broker, queues in dict(brokers).items():
+            for queue, offset in dict(queues).items():
                 if type(offset) is not int or offset < EARLIEST or not queue.isdecimal():
                     raise ValueError
                 found.setdefault(topic, {}).setdefault(broker, {})[int(queue)] = offset

@@ -39,14 +39,13 @@ from ..protocol.codes import RequestCode
 from ..protocol.headers import SendMessageRequestV2
 from ..protocol.message_id import UniqueIdGenerator
 from ..protocol.properties import encode_text, format_properties
-from .cluster import Cluster
+from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TEMPLATE_TOPIC = "TBW102"
 _OWN_PROPERTIES = frozenset(
     {
         Property.TAGS, Property.KEYS, Property.UNIQ_KEY, Property.WAIT, Property.DELAY,
@@ -139,7 +138,7 @@ class Sender:
     def _queues_of(self, topic: str) -> list[QueueKey]:
         found = self._queues.get(topic)
         if found is None:
-            found = self._cluster.queues([topic], for_writing=True)
+            found = self._cluster.writable_queues(topic)
             if not found:
                 raise ConfigError(f"option topic: {topic} has no queue that may be written to")
             self._queues[topic] = found
@@ -174,8 +173,8 @@ class Sender:
         header = SendMessageRequestV2(
             producer_group=self._options.group,
             topic=queue.topic,
-            default_topic=_TEMPLATE_TOPIC,
-            default_topic_queue_nums=4,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=NEW_TOPIC_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=0,
             born_timestamp=time.time_ns() // 1_000_000,

@@ -113,6 +113,12 @@ class SkylarkDataSource(DataSource):
             )
         options = write_options(self.options)
         check_sink_schema(schema, has_topic=options.topic is not None)
+        if options.topic is not None:
+            cluster = Cluster(options.access)
+            try:
+                cluster.writable_queues(options.topic)  # Better to hear it now than from a task.
+            finally:
+                cluster.close()
         return options
 
 

@@ -1,0 +1,156 @@
+"""Options: what is understood, and that every error names the option and what is allowed."""
+
+import pathlib
+
+import pytest
+
+from skylark.errors import ConfigError, InvalidName
+from skylark.spark.options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    BodyFormat,
+    Bound,
+    FilterType,
+    read_options,
+    write_options,
+)
+
+BASIC = {"namesrv": "127.0.0.1:9876", "topic": "OrderTopic"}
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "spark.md"
+
+
+def read(*, is_stream=False, environment=(), **options):
+    return read_options({**BASIC, **options}, is_stream=is_stream, environment=dict(environment))
+
+
+def test_a_batch_reads_everything_and_a_stream_what_comes():
+    assert read().starting == Bound(word="earliest")
+    assert read().ending == Bound(word="latest")
+    assert read(is_stream=True).starting == Bound(word="latest")
+
+
+def test_names_have_no_case():
+    assert read(STARTINGOFFSETS="latest").starting == Bound(word="latest")
+
+
+def test_several_topics_stand_with_commas_and_count_once():
+    assert read(topic="A, B,A").topics == ("A", "B")
+
+
+def test_offsets_come_as_json():
+    text = '{"T": {"broker-a": {"0": 23, "1": -2}}}'
+    assert read(startingOffsets=text).starting.offsets == {"T": {"broker-a": {0: 23, 1: -2}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1794726790296", 1794726790296),
+        ("2026-11-15T08:00:00Z", 1794729600000),
+        ("2026-11-15T16:00:00.001+08:00", 1794729600001),
+    ],
+)
+def test_times_come_as_milliseconds_or_iso(text, expected):
+    assert read(startingTimestamp=text).starting == Bound(timestamp_ms=expected)
+
+
+def test_the_environment_names_the_name_servers_where_no_option_does():
+    options = read_options({"topic": "T"}, is_stream=False, environment={"NAMESRV_ADDR": "ns:9876"})
+    assert options.access.namesrv == "ns:9876"
+
+
+def test_the_secret_is_not_shown():
+    options = read(accessKey="me", secretKey="hidden-thing")
+    assert "hidden-thing" not in repr(options)
+
+
+def test_sizes_have_units():
+    assert read(splitBytes="64m").split_bytes == 64 << 20
+    assert read(pullBytes="4096").pull_bytes == 4_096
+
+
+def test_kinds_are_words():
+    options = read(filterType="sql92", filter="a > 5", bodyFormat="TEXT")
+    assert options.filter_type is FilterType.SQL92
+    assert options.body_format is BodyFormat.TEXT
+
+
+WRONG = {
+    "no topic": ({"topic": None}, "topic"),
+    "topic and pattern": ({"topicsPattern": "A.*"}, "topicsPattern"),
+    "broken pattern": ({"topic": None, "topicsPattern": "("}, "topicsPattern"),
+    "endless pattern": ({"topic": None, "topicsPattern": "a" * 256}, "topicsPattern"),
+    "unknown option": ({"topik": "T"}, "did you mean topic"),
+    "offsets that are no word": ({"startingOffsets": "yesterday"}, "startingOffsets"),
+    "offsets that are no object": ({"startingOffsets": "[1]"}, "startingOffsets"),
+    "offsets that are no numbers": (
+        {"startingOffsets": '{"T": {"b": {"0": "x"}}}'},
+        "startingOffsets",
+    ),
+    "offsets that are flags": ({"startingOffsets": '{"T": {"b": {"0": true}}}'}, "startingOffsets"),
+    "queues that are no numbers": (
+        {"startingOffsets": '{"T": {"b": {"x": 1}}}'},
+        "startingOffsets",
+    ),
+    "an offset below all": ({"startingOffsets": '{"T": {"b": {"0": -3}}}'}, "startingOffsets"),
+    "no offsets": ({"startingOffsets": "{}"}, "startingOffsets"),
+    "offsets and time": (
+        {"startingOffsets": "latest", "startingTimestamp": "1"},
+        "exclude each other",
+    ),
+    "a time without a zone": ({"startingTimestamp": "2026-11-15T08:00:00"}, "startingTimestamp"),
+    "a time before 1970": ({"startingTimestamp": "1969-12-31T23:59:59Z"}, "startingTimestamp"),
+    "a flag": ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
+    "a number": ({"minPartitions": "0"}, "minPartitions"),
+    "a size": ({"splitBytes": "many"}, "splitBytes"),
+    "a kind": ({"bodyFormat": "xml"}, "bodyFormat"),
+    "json without a schema": ({"bodyFormat": "json"}, "bodySchema"),
+    "a schema without json": ({"bodySchema": "a int"}, "bodyFormat"),
+    "half an account": ({"accessKey": "me"}, "secretKey"),
+    "a stream's limit": ({"maxMessagesPerTrigger": "1"}, "maxMessagesPerTrigger"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_is_refused_with_the_name_of_the_option(case):
+    changes, expected = WRONG[case]
+    options = {k: v for k, v in {**BASIC, **changes}.items() if v is not None}
+    with pytest.raises(ConfigError, match=expected):
+        read_options(options, is_stream=False, environment={})
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
+def test_a_stream_has_no_end(name):
+    with pytest.raises(ConfigError, match=name):
+        read(is_stream=True, **{name: "1"})
+
+
+@pytest.mark.parametrize("name", ["../etc", "a b", "x" * 256])
+def test_names_are_checked_before_anybody_is_asked(name):
+    with pytest.raises(InvalidName):
+        read(topic=name)
+    with pytest.raises(InvalidName):
+        read(group=name)
+
+
+def test_without_name_servers_the_error_says_how_to_name_them():
+    with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
+        read_options({"topic": "T"}, is_stream=False, environment={})
+
+
+def test_a_write_goes_to_one_topic():
+    with pytest.raises(ConfigError, match="column topic"):
+        write_options({**BASIC, "topic": "A,B"}, environment={})
+    assert write_options(BASIC, environment={}).topic == "OrderTopic"
+
+
+def test_a_write_promises_what_it_can_keep():
+    with pytest.raises(ConfigError, match="deliveryGuarantee"):
+        write_options({**BASIC, "deliveryGuarantee": "always"}, environment={})
+
+
+def test_the_manual_lists_every_option():
+    text = PAGE.read_text()
+    missing = [name for name in {*READ_OPTIONS, *WRITE_OPTIONS} if f"| `{name}` |" not in text]
+    assert not missing
