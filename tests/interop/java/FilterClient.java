@@ -26,7 +26,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * <pre>
  *   produce NAMESRV TOPIC FIRST COUNT         messages FIRST...: property a, and b for every third; tag by turns
- *   push    NAMESRV TOPIC GROUP EXPECTED SQL  numbers of what was received, when no more came for two seconds
+ *   push    NAMESRV TOPIC GROUP EXPECTED SQL  numbers of what was received, when no more came for a second
  *   pull    NAMESRV TOPIC GROUP EXPECTED SQL  the same by pull(queue, selector, ...)
  *   lite    NAMESRV TOPIC GROUP EXPECTED SQL  the same by a lite pull consumer
  *   start   NAMESRV TOPIC GROUP 0 SQL         "started", or what start() threw
@@ -37,7 +37,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  */
 public final class FilterClient {
     private static final String END = "=== end of command ===";
-    private static final long QUIET_MS = 2_000;
+    private static final long QUIET_MS = 1_000;
     private static final long PATIENCE_MS = 60_000;
 
     private FilterClient() {
