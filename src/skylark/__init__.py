@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from .client.receipts import SendReceipt as SendReceipt
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.subscriptions import SqlFilter as SqlFilter
+    from .client.transactional_producer import TransactionalProducer as TransactionalProducer
+    from .client.transactional_producer import TransactionReceipt as TransactionReceipt
+    from .client.transactions import Transaction as Transaction
+    from .client.transactions import TransactionListener as TransactionListener
+    from .client.transactions import TransactionState as TransactionState
     from .client.verdicts import RetryLater as RetryLater
     from .client.verdicts import Suspend as Suspend
     from .client.verdicts import ToDlq as ToDlq
@@ -53,6 +58,8 @@ else:
             "client.receipts": ("SendReceipt",),
             "client.received": ("ReceivedMessage",),
             "client.subscriptions": ("SqlFilter",),
+            "client.transactional_producer": ("TransactionReceipt", "TransactionalProducer"),
+            "client.transactions": ("Transaction", "TransactionListener", "TransactionState"),
             "client.verdicts": ("RetryLater", "Suspend", "ToDlq", "Verdict"),
             "errors": ("SkylarkError",),
             "model.message": ("Message", "StoredMessage"),

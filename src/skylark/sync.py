@@ -43,6 +43,10 @@ from .client.queue_choice import QueueSelector
 from .client.receipts import SendReceipt
 from .client.received import ReceivedMessage
 from .client.subscriptions import Expression, Subscriptions
+from .client.transactional_producer import TransactionalProducer as _TransactionalProducer
+from .client.transactional_producer import TransactionReceipt
+from .client.transactions import CheckAnswer, TransactionListener, TransactionState
+from .client.transactions import Transaction as _Transaction
 from .client.verdicts import RetryLater, ToDlq, Verdict
 from .errors import ClientClosed
 from .model.message import Message, StoredMessage
@@ -177,7 +181,20 @@ class Client:
     def producer(self, group: str, **settings: Any) -> Producer:
         """Make a producer; settings are those of ProducerConfig."""
         what = f"producer {group!r}"
+        if settings.get("check") is not None:
+            settings["check"] = in_thread(settings["check"])
         return Producer(self, what, lambda client: client.producer(group, **settings))
+
+    def transactional_producer(
+        self, group: str, listener: TransactionListener, **settings: Any
+    ) -> TransactionalProducer:
+        """Make a producer whose listener, in threads, runs and checks local transactions."""
+        threads = _ThreadedListener(listener)
+        return TransactionalProducer(
+            self,
+            f"producer {group!r}",
+            lambda client: client.transactional_producer(group, threads, **settings),
+        )
 
     def consumer(
         self,
@@ -358,8 +375,104 @@ class _Member(Generic[_M]):
         self._opened = None
 
 
+def in_thread(function: Callable[..., _T]) -> Callable[..., Coroutine[Any, Any, _T]]:
+    """A blocking function as a coroutine function that does not block the client."""
+
+    async def run(*arguments: Any) -> _T:
+        return await asyncio.to_thread(function, *arguments)
+
+    return run
+
+
+class _ThreadedListener(TransactionListener):
+    """A listener whose methods block, each call in a thread."""
+
+    def __init__(self, listener: TransactionListener) -> None:
+        self._listener = listener
+
+    async def execute(self, message: Message, argument: Any, transaction_id: str) -> CheckAnswer:
+        run: Any = in_thread(self._listener.execute)
+        answer: CheckAnswer = await run(message, argument, transaction_id)
+        return answer
+
+    async def check(self, half: StoredMessage) -> CheckAnswer:
+        run: Any = in_thread(self._listener.check)
+        answer: CheckAnswer = await run(half)
+        return answer
+
+
+class Transaction:
+    """Messages that are seen if the block succeeds, and never if it raises."""
+
+    def __init__(self, runtime: _Runtime, transaction: _Transaction) -> None:
+        self._runtime = runtime
+        self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        self._runtime.call(self._transaction.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._runtime.call(self._transaction.__aexit__(kind, error, traceback))
+
+    @property
+    def id(self) -> str:
+        """Its id, which every message of it carries."""
+        return self._transaction.id
+
+    @property
+    def state(self) -> TransactionState:
+        """How it ended."""
+        return self._transaction.state
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether every broker knows how it ended."""
+        return self._transaction.is_confirmed
+
+    @property
+    def receipts(self) -> tuple[SendReceipt, ...]:
+        """Of the half messages."""
+        return self._transaction.receipts
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendReceipt:
+        """Send a message that nobody sees before the commit; raises ClientError."""
+        return self._runtime.call(
+            self._transaction.send(message, queue=queue, key=key, timeout_ms=timeout_ms)
+        )
+
+    def commit(self) -> None:
+        """Let the messages be seen."""
+        self._runtime.call(self._transaction.commit())
+
+    def rollback(self) -> None:
+        """Let the messages never be seen."""
+        self._runtime.call(self._transaction.rollback())
+
+    def leave(self) -> None:
+        """Leave the end to the checks."""
+        self._runtime.call(self._transaction.leave())
+
+
 class Producer(_Member[_Producer]):
     """Sends messages from any thread; a context manager. Use mq.producer(group) to make one."""
+
+    def transaction(self, *, id: str | None = None) -> Transaction:
+        """Messages that are seen if the block succeeds, and never if it raises."""
+        runtime, producer = self._current()
+        return Transaction(runtime, runtime.tell(lambda: producer.transaction(id=id)))
 
     def send(
         self,
@@ -481,6 +594,31 @@ class Producer(_Member[_Producer]):
         """The queues of a topic that may be sent to; raises NoRoute."""
         runtime, producer = self._current()
         return runtime.call(producer.fetch_queues(topic))
+
+
+class TransactionalProducer(_Member[_TransactionalProducer]):
+    """Half message, local transaction and end in one call, from any thread."""
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        listener: TransactionListener | None = None,
+        timeout_ms: int | None = None,
+        strips_delay: bool = False,
+    ) -> TransactionReceipt:
+        """Send a half message, run the local transaction, and end the message as that ended."""
+        threads = None if listener is None else _ThreadedListener(listener)
+        return self._do(
+            lambda producer: producer.send_in_transaction(
+                message,
+                argument,
+                listener=threads,
+                timeout_ms=timeout_ms,
+                strips_delay=strips_delay,
+            )
+        )
 
 
 class _Consumer(_Member[_C]):

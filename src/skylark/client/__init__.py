@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from .session import ConsumerMember as ConsumerMember
     from .session import ProducerMember as ProducerMember
     from .session import Session as Session
+    from .transactional_producer import TransactionalProducer as TransactionalProducer
+    from .transactional_producer import TransactionReceipt as TransactionReceipt
+    from .transactions import Transaction as Transaction
+    from .transactions import TransactionListener as TransactionListener
+    from .transactions import TransactionState as TransactionState
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -37,5 +42,7 @@ else:
             "queue_choice": ("QueueSelector", "select_by_hash", "select_by_random"),
             "receipts": ("SendReceipt",),
             "session": ("ConsumerMember", "ProducerMember", "Session"),
+            "transactional_producer": ("TransactionReceipt", "TransactionalProducer"),
+            "transactions": ("Transaction", "TransactionListener", "TransactionState"),
         },
     )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .push_consumer import BatchHandler, MessageHandler, PushConsumer
     from .start_point import ConsumeFrom
     from .subscriptions import Subscriptions
+    from .transactional_producer import TransactionalProducer
+    from .transactions import Check, TransactionListener
 
 
 class Client:
@@ -86,14 +88,29 @@ class Client:
         *,
         send_hooks: Iterable[SendHook] = (),
         forbidden_hooks: Iterable[ForbiddenHook] = (),
+        check: Check | None = None,
         **settings: Any,
     ) -> Producer:
-        """Make a producer; settings are those of ProducerConfig."""
+        """Make a producer; settings are those of ProducerConfig.
+
+        The check says how a transaction of the group ended whose process is gone.
+        """
         return Producer(
             self.session,
             ProducerConfig(group=group, **settings),
             send_hooks=send_hooks,
             forbidden_hooks=forbidden_hooks,
+            check=check,
+        )
+
+    def transactional_producer(
+        self, group: str, listener: TransactionListener, **settings: Any
+    ) -> TransactionalProducer:
+        """Make a producer whose listener runs and checks local transactions."""
+        from .transactional_producer import TransactionalProducer
+
+        return TransactionalProducer(
+            self.session, ProducerConfig(group=group, **settings), listener
         )
 
     def consumer(

@@ -25,6 +25,12 @@ class Packer:
         """A message on its own; it keeps the id of an earlier try."""
         return self._prepare(message, topic, self._marks, message_id)
 
+    def half(
+        self, message: Message, topic: str, marks: Mapping[str, str], message_id: str
+    ) -> Outgoing:
+        """The first phase of a transactional message."""
+        return self._prepare(message, topic, {**(self._marks or {}), **marks}, message_id)
+
     def request(self, message: Message, topic: str, marks: Mapping[str, str]) -> Outgoing:
         """A message that asks for a reply."""
         return self._prepare(message, topic, {**(self._marks or {}), **marks}, None)

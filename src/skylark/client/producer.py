@@ -56,6 +56,7 @@ from .send_hooks import SendHooks
 from .send_requests import SendRequests, receipt_of
 from .session import Session
 from .trace import INNER_GROUP, TraceWriter
+from .transactions import Check, Transaction, Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Producer:
         *,
         send_hooks: Iterable[SendHook] = (),
         forbidden_hooks: Iterable[ForbiddenHook] = (),
+        check: Check | None = None,
     ) -> None:
         self.config = config
         self._session = session
@@ -87,6 +89,15 @@ class Producer:
         )
         self._express = Express(session, config, self._destinations, self._requests, self._hooks)
         self._packer = Packer(session, config)
+        self._transactions = Transactions(
+            session,
+            self._group,
+            config,
+            packer=self._packer,
+            delivery=self._delivery,
+            destinations=self._destinations,
+            check=check,
+        )
         self._async_sends = AsyncSends()
         self._batcher: Batcher | None = None
         self._tracer: TraceWriter | None = None
@@ -286,6 +297,15 @@ class Producer:
         info = await self._destinations.find(self._session.wrap(topic))
         return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in info.queues]
 
+    def transaction(self, *, id: str | None = None) -> Transaction:
+        """Messages that are seen if the block succeeds, and never if it raises.
+
+        async with producer.transaction() as transaction:
+            await transaction.send(message)
+        """
+        self._require_open()
+        return Transaction(self._transactions, id=id)
+
     # Request and reply.
 
     async def request(
@@ -344,14 +364,9 @@ class Producer:
 
     async def check_transaction(
         self, header: CheckTransactionStateRequest, half: StoredMessage, address: str
-    ) -> None:
-        """This kind of producer sends no half messages; another of its group may answer."""
-        logger.warning(
-            "group=%s asked about a half message of %s by %s, which it did not send",
-            self._group,
-            half.topic,
-            address,
-        )
+    ) -> bool:
+        """Answer a broker's question about a half message; False where it is not known here."""
+        return await self._transactions.check(header, half, address)
 
     # Batching, callbacks, traces.
 

@@ -38,6 +38,7 @@ class ProducerConfig:
     linger_ms: float | None = None  # None sends each message alone; 0 joins those of one moment.
     batch_bytes_max: int = 128 * 1024
     buffer_bytes_max: int = 32 * 1024 * 1024
+    check_request_hold_max: int = 2_000  # Checks under way at once; others are asked again.
     enable_msg_trace: bool = False
     trace_topic: str = TRACE_TOPIC
 

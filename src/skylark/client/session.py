@@ -85,8 +85,8 @@ class ProducerMember(Protocol):
 
     async def check_transaction(
         self, header: headers.CheckTransactionStateRequest, half: StoredMessage, address: str
-    ) -> None:
-        """A broker asks how a half message of this group shall end."""
+    ) -> bool:
+        """A broker asks how a half message of this group shall end; False if that is unknown."""
         ...
 
 
@@ -560,7 +560,9 @@ class Session:
         if not members:
             logger.warning("group=%s a check for a group without producer here", group)
             return
-        await members[0].check_transaction(request.header, half, peer.address)
+        for member in list(members):
+            if await member.check_transaction(request.header, half, peer.address):
+                return
 
     def _members_changed(
         self, request: Request[headers.NotifyConsumerIdsChangedRequest], peer: Peer

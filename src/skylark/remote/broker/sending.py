@@ -138,6 +138,20 @@ class SendCalls(BrokerCaller):
         """Say how a half message ends; the broker does not answer."""
         await self._oneway(RequestCode.END_TRANSACTION, header, remark=remark)
 
+    async def confirm_transaction(
+        self,
+        header: headers.EndTransactionRequest,
+        *,
+        timeout_ms: int,
+        remark: str | None = None,
+    ) -> None:
+        """Say how a half message ends, and wait until the broker has it; not for UNKNOWN."""
+        command = Command.request(RequestCode.END_TRANSACTION, header.to_fields())
+        command.remark = remark
+        answer = await self.call(command, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, self.address)
+
     async def _send(
         self, code: RequestCode, header: Header, body: bytes, timeout_ms: int
     ) -> SendAnswer:
