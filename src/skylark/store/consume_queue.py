@@ -27,7 +27,7 @@ from ..errors import CorruptRecord, StoreDamaged
 from ..model.queue import PhysicalOffset
 from . import append
 from .append import ENTRY, ENTRY_BYTES, FILLER_SIZE, QueueCursor
-from .files import Files, Region, Syncable, is_zero
+from .files import Files, Region, Syncable, is_zero, used_end
 from .mapped_file import MappedFile, MappedFileQueue, RegionCache
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class ConsumeQueue:
         self.cursor: QueueCursor = append.QueueCursor(topic, queue_id, self)
         self.min_at = 0  # The byte position of the oldest entry that may be read.
         self._has_directory = False
+        self.was_cut = False  # By find_end_below, and not synced since.
         self.was_rebuilt = False  # In this process: a second time would not help.
 
     # Extent.
@@ -136,7 +137,8 @@ class ConsumeQueue:
         """Set the end after a crash: behind the last entry of a record below a physical offset.
 
         All entries of records below it are known to be on the disk. What follows may be there, or
-        zero, or torn, and is made zero: the dispatcher writes it again.
+        zero, or torn, and is made zero: the dispatcher writes it again. was_cut says whether there
+        was anything, and then the queue must be synced before a new checkpoint vouches for it.
         """
         files = self.mapped.files
         keep = len(files)
@@ -161,16 +163,20 @@ class ConsumeQueue:
             end = files[-1].start + at
             self._require_nothing_behind(files[-1], at, newest, physical_limit)
         self._set_end(end)
-        self._zero_after_end()
+        # Not durable yet: until it is, the checkpoint vouches for nothing behind the limit.
+        self.was_cut = self._zero_after_end()
 
     def _require_nothing_behind(
         self, file: MappedFile, at: int, newest: int, physical_limit: int
     ) -> None:
         """StoreDamaged where an entry that was vouched for lies behind one that is no good."""
-        for first, stop in file.region.data_ranges(at, file.size_bytes):
+        buffer = file.buffer
+        # Blocks are reserved ahead, and thousands of queues would be walked for zeros.
+        used = used_end(file.region, at, file.size_bytes)
+        for first, stop in file.region.data_ranges(at, -(-used // ENTRY_BYTES) * ENTRY_BYTES):
             first -= (first - at) % ENTRY_BYTES
             for place in range(first, stop - ENTRY_BYTES + 1, ENTRY_BYTES):
-                physical_offset, size, _ = ENTRY.unpack_from(file.buffer, place)
+                physical_offset, size, _ = ENTRY.unpack_from(buffer, place)
                 if newest < physical_offset < physical_limit and 0 < size < FILLER_SIZE:
                     raise StoreDamaged(
                         file.path, at, f"is no entry, and there are good ones at {place}", ""
@@ -201,14 +207,26 @@ class ConsumeQueue:
         self.cursor.buffer = None
         self.cursor.limit = 0
 
-    def _zero_after_end(self) -> None:
-        """Make everything behind the end zero and durable, so that no scan meets old entries."""
+    def _zero_after_end(self) -> bool:
+        """Make everything behind the end zero, so that no scan meets old entries.
+
+        Return whether anything was there, and has to be synced.
+        """
         end = self.cursor.write_at
+        had_any = False
         for file in self.mapped.files:
             start = max(end - file.start, 0)
-            if start < file.size_bytes and not is_zero(file.region, start, file.size_bytes):
-                file.region.reserve(file.size_bytes)
-                file.region.zero(start, file.size_bytes)
+            used = used_end(file.region, start, file.size_bytes) if start < file.size_bytes else 0
+            if used > start:
+                # Up to the last byte that is there: the rest of the file may stay a hole.
+                file.region.reserve(used)
+                file.region.zero(start, used)
+                had_any = True
+        return had_any
+
+    def _sync_after_end(self) -> None:
+        for file in self.mapped.files:
+            if file.end > self.cursor.write_at:
                 file.region.sync()
 
     def is_zero_after_end(self) -> bool:
@@ -367,7 +385,8 @@ class ConsumeQueue:
         if self.mapped.files and self.mapped.files[-1].start >= end > self.mapped.start:
             self.mapped.remove_after(end)
         self._set_end(end)
-        self._zero_after_end()
+        if self._zero_after_end():
+            self._sync_after_end()
 
     # Retention.
 
@@ -405,6 +424,12 @@ class ConsumeQueue:
             self._files.sync_directory(self.mapped.directory)
         self.update_min(log_start)
         return count
+
+    def continue_at(self, queue_offset: int) -> None:
+        """Let an empty queue go on at an offset: its messages have expired, its offsets stay."""
+        assert not self.mapped.files
+        self.make_room(queue_offset)
+        self.cursor.next_offset = queue_offset
 
     def restart(self) -> None:
         """Forget all entries; offsets that appends have given out beyond them stay given."""

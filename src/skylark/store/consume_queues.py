@@ -11,7 +11,14 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from ..errors import CorruptRecord, InvalidName, InvalidRecord, StoreDamaged, StoreUnreadable
+from ..errors import (
+    CorruptRecord,
+    InvalidName,
+    InvalidRecord,
+    StoreDamaged,
+    StoreError,
+    StoreUnreadable,
+)
 from ..model.names import check_topic_name
 from ..protocol.record import DispatchInfo, decode_dispatch
 from .append import ENTRY_BYTES, QueueCursor, QueueTable, put_entry, tag_code
@@ -104,13 +111,7 @@ class ConsumeQueues:
             except (StoreDamaged, StoreUnreadable) as error:
                 if not self._writable:
                     raise
-                logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
-                queue = self._new(topic, queue_id)
-                self._add(queue)
-                self.before_rebuild()
-                self._discard_files(topic, queue_id)
-                self.rebuild([(topic, queue_id)])
-                return queue
+                return self._build_anew(topic, queue_id, error, until=None)
         self._add(queue)
         return queue
 
@@ -141,21 +142,62 @@ class ConsumeQueues:
             if physical_limit > self._log.start:
                 self._require_files(queue)
             queue.find_end_below(physical_limit)
-            if not self._fits_log(queue):
+            if not self._fits_log(queue, is_cut=True):
                 raise StoreDamaged(
                     queue.mapped.directory, queue.cursor.write_at, "does not fit the log", ""
                 )
         except (StoreDamaged, StoreUnreadable) as error:
-            logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
-            queue = self._new(topic, queue_id)
-            self._add(queue)
-            self.before_rebuild()
-            self._discard_files(topic, queue_id)
-            self.rebuild([(topic, queue_id)], until=physical_limit)
+            self._build_anew(topic, queue_id, error, until=physical_limit)
             return
+        if queue.was_cut:
+            self._note_dirty(queue.cursor, queue.cursor.write_at)
         queue.mapped.doubt_names()
         queue.remove_before(self._log.start)  # A crash may have brought back what retention took.
         self._add(queue)
+
+    def _build_anew(
+        self, topic: str, queue_id: int, error: StoreError, *, until: int | None
+    ) -> ConsumeQueue:
+        """Replace a queue that is damaged by what the log says of it."""
+        logger.warning("topic=%s queue=%d is built again: %s", topic, queue_id, error)
+        next_offset = self._next_offset_on_disk(topic, queue_id)
+        queue = self._new(topic, queue_id)
+        self._add(queue)
+        self.before_rebuild()
+        self._discard_files(topic, queue_id)
+        self.rebuild([(topic, queue_id)], until=until)
+        if not queue.mapped.files and next_offset > 0:
+            # All its messages have expired: the log does not know how far its offsets had come.
+            queue.continue_at(next_offset)
+            self._note_dirty(queue.cursor, queue.mapped.start)
+        return queue
+
+    def _note_dirty(self, cursor: QueueCursor, dirty_from: int) -> None:
+        if not cursor.is_dirty:
+            cursor.is_dirty = True
+            cursor.dirty_from = dirty_from
+            self.dirty.append(cursor)
+
+    def _next_offset_on_disk(self, topic: str, queue_id: int) -> int:
+        """The offset after the newest entry that a damaged queue may have had, rather too high.
+
+        An offset must not be given out twice; one that is passed over does no harm.
+        """
+        directory = os.path.join(self.root, topic, str(queue_id))
+        file_bytes = self._config.consume_queue_file_bytes
+        names = [name for name in self._files.list_names(directory) if name.isdigit()]
+        for name in sorted(names, key=int, reverse=True):
+            path = os.path.join(directory, name)
+            try:
+                content = self._files.read(path)
+            except StoreUnreadable:
+                content = b""
+            if len(content) != file_bytes:
+                return (int(name) + file_bytes) // ENTRY_BYTES  # Nobody knows what was cut off.
+            used = len(content.rstrip(b"\0"))
+            if used:
+                return int(name) // ENTRY_BYTES + -(-used // ENTRY_BYTES)
+        return int(min(names, key=int)) // ENTRY_BYTES if names else 0
 
     def _require_files(self, queue: ConsumeQueue) -> None:
         """StoreDamaged where a queue has lost its files, or the first of them."""
@@ -205,11 +247,11 @@ class ConsumeQueues:
 
     # Checks and repair.
 
-    def _fits_log(self, queue: ConsumeQueue) -> bool:
+    def _fits_log(self, queue: ConsumeQueue, *, is_cut: bool = False) -> bool:
         """Whether the newest entries are what the log's records say."""
         count = _VERIFIED_ENTRIES if len(self.names) < _MANY else _VERIFIED_ENTRIES_OF_MANY
         first = max(queue.min_offset, queue.max_offset - count)
-        return queue.is_zero_after_end() and all(
+        return (is_cut or queue.is_zero_after_end()) and all(
             self.entry_fits(queue, offset) for offset in range(first, queue.max_offset)
         )
 

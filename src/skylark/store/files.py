@@ -106,12 +106,25 @@ class GrowingFile(Syncable, Protocol):
 
 def is_zero(region: Region, start: int, end: int) -> bool:
     """Whether a range of a file holds nothing but zeros."""
-    return all(
-        region.buffer[at : min(at + len(_ZERO_CHUNK), stop)]
-        == _ZERO_CHUNK[: min(len(_ZERO_CHUNK), stop - at)]
-        for first, stop in region.data_ranges(start, end)
-        for at in range(first, stop, len(_ZERO_CHUNK))
-    )
+    return used_end(region, start, end) == start
+
+
+def used_end(region: Region, start: int, end: int) -> int:
+    """The position after the last byte of a range that is not zero; its start where all are."""
+    for first, stop in reversed(region.data_ranges(start, end)):
+        for step in (1 << 20, 1 << 12):
+            # Large steps over what is empty, small ones where something was found. A copy is
+            # compared, because views are compared byte by byte.
+            for at in reversed(range(first, stop, step)):
+                size = min(step, stop - at)
+                if bytes(region.buffer[at : at + size]) != _ZERO_CHUNK[:size]:
+                    first, stop = at, at + size
+                    break
+            else:
+                break
+        else:
+            return first + len(bytes(region.buffer[first:stop]).rstrip(b"\0"))
+    return start
 
 
 class FileLock(Protocol):

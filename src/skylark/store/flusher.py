@@ -94,12 +94,14 @@ class Flusher:
         """Flush in the background; what is left at the end is MessageStore.close's to flush."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="flusher")
         self._store.on_append = self._on_append
+        self._store.on_failure = self._on_failure
         log_task = asyncio.create_task(self._flush_log(), name="flush log")
         queue_task = asyncio.create_task(self._flush_queues(), name="flush queues")
         try:
             yield self
         finally:
             self._store.on_append = None
+            self._store.on_failure = None
             for task in (log_task, queue_task):
                 task.cancel()
             for task in (log_task, queue_task):
@@ -144,6 +146,12 @@ class Flusher:
     def _on_append(self) -> None:
         if self._config.is_sync_flush:
             self._wake.set()
+
+    def _on_failure(self, error: StoreError) -> None:
+        """The store has ended as a writer, by a flush of ours or by somebody else's error."""
+        self._release(self._closed(error))
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     # Waiting.
 
@@ -209,11 +217,7 @@ class Flusher:
             if self._store.failure is None:
                 finish(work)
         except StoreError as error:
-            if self._store.failure is None:
-                self._store.fail(error)
-                self._release(self._closed(error))
-                if self.on_failure is not None:
-                    self.on_failure(error)
+            self._store.fail(error)
         if self._store.failure is not None:
             return False
         self._last_flush_ms = self._clock.monotonic_ms() - started

@@ -215,6 +215,8 @@ class MessageStore:
         self.is_disk_full = False  # Set and cleared by retention, and by an append without room.
         self.is_replica = False  # Its log is a master's copy: nothing but append_raw() writes.
         self.wants_checkpoint = False  # Retention waits for one; a flusher should not take long.
+        # Called once when the store ends as a writer, so that nobody waits for a flush in vain.
+        self.on_failure: Callable[[StoreError], None] | None = None
         # Called after every append, so that a flusher knows there is something to do.
         self.on_append: Callable[[], None] | None = None
         # Called when the visible end may have moved, so that replicas can be sent more.
@@ -628,6 +630,8 @@ class MessageStore:
                 "root=%s takes no more writes: %s; restart the broker once the disk is well",
                 self.config.store_path_root_dir, error,
             )  # fmt: skip
+            if self.on_failure is not None:
+                self.on_failure(error)
 
     def is_flushed(self, offset: int) -> bool:
         """Whether everything below a physical offset would survive a power cut."""

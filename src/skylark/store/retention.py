@@ -23,12 +23,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ..clock import Clock
-from ..errors import StoreUnreadable
+from ..errors import StoreError, StoreUnreadable
 from .config import StoreConfig
 from .files import DiskSpace
 from .mapped_file import MappedFile
@@ -133,17 +133,32 @@ class Retention:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Retention]:
-        """Look and clean in the background, each at its own pace."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._look_for_ever(), name="look at the disk"),
-                group.create_task(self._clean_for_ever(), name="delete old files"),
-            ]
-            try:
-                yield self
-            finally:
-                for task in tasks:
-                    task.cancel()
+        """Look and clean in the background, each at its own pace.
+
+        An error of the disk ends the store as a writer, as one of the flusher's does, and these
+        duties with it. Errors of the body come out as they went in.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._until_failure(self._look_for_ever())),
+                    group.create_task(self._until_failure(self._clean_for_ever())),
+                ]
+                try:
+                    yield self
+                finally:
+                    for task in tasks:
+                        task.cancel()
+        except BaseExceptionGroup as errors:
+            if len(errors.exceptions) > 1:
+                raise
+            raise errors.exceptions[0] from None
+
+    async def _until_failure(self, duty: Coroutine[None, None, None]) -> None:
+        try:
+            await duty
+        except StoreError as error:
+            self._store.fail(error)
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -220,6 +235,8 @@ class Retention:
     def _remove(self, file: MappedFile) -> None:
         try:
             file.remove()
+            if self._store.sums is not None:
+                self._store.sums.remove(file.start)
         except StoreUnreadable as error:
             # It is out of the log and will be found, and tried again, by the next start.
             logger.warning("%s", error)

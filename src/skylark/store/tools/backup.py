@@ -101,7 +101,7 @@ def backup_store(
     _make_destination(root, destination)
     try:
         items = _copy_tables(root, destination, lambda name: True, wait)
-        log = LogReader(config.commit_log_directory, config.mapped_file_size_commit_log)
+        log = LogReader.of(config)
         log.load()
         linked = _link_full_files(log, destination, report)
         mark, seen = _find_mark(config, log, report, progress, wait)

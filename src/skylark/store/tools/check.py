@@ -44,12 +44,13 @@ def check_store(
     """
     root = config.store_path_root_dir
     report = CheckReport(root, state_of(root))
-    log = LogReader(config.commit_log_directory, config.mapped_file_size_commit_log)
+    log = LogReader.of(config)
     log.load()
     _check_log_files(log, config, report)
     report.log_start = log.start
     checkpoint = Checkpoint(OsFiles(), os.path.join(root, "checkpoint"))
     checkpoint.load()
+    log.flushed = checkpoint.log_flushed
     queues = QueueCheck(config, log, report)
     index = IndexCheck(config, log, report) if index_paths(root) else None
     if index is None and log.files and config.message_index_enable:

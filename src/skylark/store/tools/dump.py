@@ -40,7 +40,7 @@ def dump_records(
 
     StoreDamaged where the log is damaged in that range; what came before has been given out.
     """
-    log = LogReader(config.commit_log_directory, config.mapped_file_size_commit_log)
+    log = LogReader.of(config)
     log.load()
     if not log.files:
         return
@@ -189,7 +189,7 @@ def dump_index(
 
 def record_at(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
     """The message at a physical offset, if one begins there."""
-    log = LogReader(config.commit_log_directory, config.mapped_file_size_commit_log)
+    log = LogReader.of(config)
     log.load()
     record = log.record(physical_offset)
     if record is None:

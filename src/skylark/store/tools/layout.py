@@ -297,7 +297,7 @@ def _index_geometry(config: StoreConfig) -> dict[str, int]:
     default = INDEX_HEADER_BYTES + 4 * config.max_hash_slot_num + 20 * config.max_index_num
     if size == default:
         return {}
-    log = LogReader(config.commit_log_directory, config.mapped_file_size_commit_log)
+    log = LogReader.of(config)
     log.load()
     for path in paths:
         if os.stat(path).st_size == size and (slots := _slot_count(path, size, log)):

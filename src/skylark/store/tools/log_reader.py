@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...errors import InvalidRecord, StoreUnreadable
-from ...protocol.record import BLANK_MAGIC, BLANK_SIZE_MIN, MAGIC, decode_dispatch
-from .. import append
+from ...protocol.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE_MIN,
+    MAGIC,
+    decode_dispatch,
+    stored_at_position,
+)
+from .. import append, sums
 from ..append import SECTOR_BYTES, Stop
+from ..config import StoreConfig
 from ..files import store_error
 from ..mapped_file import file_name
+from ..sums import sums_directory
 
 _HEAD = struct.Struct(">iI")
 _INT = struct.Struct(">i")
@@ -74,14 +82,26 @@ class LogFile:
 class LogReader:
     """Walks a commit log that somebody else may be writing."""
 
-    def __init__(self, directory: str, file_bytes: int) -> None:
+    def __init__(self, directory: str, file_bytes: int, sums: str | None = None) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
+        self.flushed = 0  # Up to here RocketMQ has not written over our records; see recovery.py.
+        self._sums = sums
+        self._sums_of: tuple[int, bytes] = (-1, b"")
         self.files: list[LogFile] = []
         self.end = 0  # How far the last walk came.
         self.problem = ""  # What lies there instead of a record.
         self.last_stored_ms = -1
         self.has_expired = False  # Files went while they were being read.
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> LogReader:
+        """The log of a store, with its sums."""
+        return cls(
+            config.commit_log_directory,
+            config.mapped_file_size_commit_log,
+            sums_directory(config.store_path_root_dir) if config.sums_enable else None,
+        )
 
     def load(self) -> None:
         """List the files that are whole multiples of the file size apart."""
@@ -177,7 +197,14 @@ class LogReader:
                 if len(data) - skip < size <= left:
                     data = self.read(start - skip, skip + size)
                     position, why = self._scan(data, start - skip, skip, check_crc, torn_from)
+            summed = self._check_sums(file, data, start - skip, skip, position)
+            is_damaged, position = summed < position, summed
             self.end = start - skip + position
+            if is_damaged:
+                if position > skip:
+                    yield Window(memoryview(data)[skip:position], start, self.end)
+                self.problem = "the record is not what its sum says"
+                return
             if position > skip:
                 yield Window(memoryview(data)[skip:position], start, self.end)
                 if why is not Stop.BLANK:
@@ -192,6 +219,28 @@ class LogReader:
                 continue
             self.problem = self._describe(data[skip:])
             return
+
+    def _check_sums(self, file: LogFile, data: bytes, start: int, at: int, end: int) -> int:
+        """Where in data the first record begins that is not what its sum says, or end."""
+        if self._sums is None or end <= at:
+            return end
+        if self._sums_of[0] != file.start:
+            path = os.path.join(self._sums, file_name(file.start))
+            self._sums_of = (file.start, b"")
+            if os.path.exists(path):
+                self._sums_of = (file.start, read_at(path, 0, os.stat(path).st_size))
+        view, base = memoryview(data), start - file.start
+        found = sums.check_sums(view, base, at, end, self._sums_of[1])
+        if not found.differs:
+            return end
+        stored_at = found.position + stored_at_position(
+            _INT.unpack_from(data, found.position + 36)[0]
+        )
+        stored_ms = _LONG.unpack_from(data, stored_at)[0]
+        if start + found.position >= self.flushed and stored_ms > found.newest_ms:
+            self._sums_of = (file.start, b"")  # Another broker went on from here.
+            return end
+        return found.position
 
     def _scan(
         self, data: bytes, start: int, at: int, check_crc: bool, torn_from: int | None

@@ -2,8 +2,8 @@
 
 They are built beside the store, by the engine's own recovery, and swapped in when they are whole:
 
-    .rebuild/new/     consumequeue, index and checkpoint as they will be
-    exchange          consumequeue, then index: one atomic step each where the system can
+    .rebuild/new/     consumequeue, index, sums and checkpoint as they will be
+    exchange          consumequeue, index, then sums: one atomic step each where the system can
     checkpoint        replaced; until then the old one makes the engine check or build more
     abort             removed
     .rebuild/         removed
@@ -32,6 +32,7 @@ from ..append import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from ..config import StoreConfig
 from ..files import Files, store_error
 from ..message_store import MessageStore
+from ..sums import sums_directory
 from .check_queues import is_system_topic
 from .check_tables import read_table
 from .layout import QueueFiles, queues_of
@@ -98,6 +99,8 @@ def _build(
         # What they say of the log decides what counts as damage, and what as a torn tail.
         if files.exists(os.path.join(root, name)):
             shutil.copyfile(os.path.join(root, name), os.path.join(new, name))
+    if config.sums_enable and files.exists(sums_directory(root)):
+        shutil.copytree(sums_directory(root), sums_directory(new))
     building = replace(
         config,
         store_path_root_dir=new,
@@ -162,7 +165,7 @@ def write_placeholder(
 
 
 def _swap(files: Files, root: str, new: str) -> None:
-    for name in ("consumequeue", "index"):
+    for name in ("consumequeue", "index", "sums"):
         files.make_directory(os.path.join(new, name))
         files.make_directory(os.path.join(root, name))
         _sync_tree(files, os.path.join(new, name))
