@@ -30,7 +30,18 @@ LAYERS = {
     "compat": {"client", "sync", "remote", "protocol"},
     "console": {"admin", "client"},
     "spark": {"admin", "client", "remote", "filter", "protocol"},
-    "cli": {"admin", "client", "nameserver", "broker", "store", "console", "spark", "net"},
+    "cli": {
+        "admin",
+        "client",
+        "nameserver",
+        "broker",
+        "store",
+        "console",
+        "spark",
+        "net",
+        "filter",
+        "protocol",
+    },
     "testing": None,  # Anything; only tests and examples import it.
 }
 # Files that know more than their folder: they build the parts and run them.

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from ..admin import NEWEST, FoundMessage
-from . import asking, render
+from . import asking, explain_filter, render
 
 app = typer.Typer(no_args_is_help=True, help="Find messages and see what became of them.")
+
+app.command("explain-filter")(explain_filter.command)
 
 _LONG_MAX = 2**63 - 1
 _PREVIEW_CHARS = 60

@@ -167,6 +167,7 @@ class Not(Condition):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chain(Condition):
     terms: tuple[Node, ...]
+    is_range: bool = False  # It was written BETWEEN.
 
     def children(self) -> tuple[Node, ...]:
         """The terms, in their order."""

@@ -198,11 +198,11 @@ class Parser:
         high = self._unary()
         if is_negated:
             terms = (self._ordered(value, "<", low), self._ordered(value, ">", high))
-            return self._made(nodes.Or(start=value.start, end=high.end, terms=terms))
+            return self._made(nodes.Or(start=value.start, end=high.end, terms=terms, is_range=True))
         if isinstance(low, nodes.Constant) and isinstance(high, nodes.Constant):
             self._check_bounds(low, high)
         terms = (self._ordered(value, ">=", low), self._ordered(value, "<=", high))
-        return self._made(nodes.And(start=value.start, end=high.end, terms=terms))
+        return self._made(nodes.And(start=value.start, end=high.end, terms=terms, is_range=True))
 
     def _check_bounds(self, low: nodes.Constant, high: nodes.Constant) -> None:
         for bound in (low, high):
