@@ -596,7 +596,7 @@ class Producer(_Member[_Producer]):
         return runtime.call(producer.fetch_queues(topic))
 
 
-class TransactionalProducer(_Member[_TransactionalProducer]):
+class TransactionalProducer(Producer):
     """Half message, local transaction and end in one call, from any thread."""
 
     def send_in_transaction(
@@ -610,8 +610,10 @@ class TransactionalProducer(_Member[_TransactionalProducer]):
     ) -> TransactionReceipt:
         """Send a half message, run the local transaction, and end the message as that ended."""
         threads = None if listener is None else _ThreadedListener(listener)
-        return self._do(
-            lambda producer: producer.send_in_transaction(
+        runtime, producer = self._current()
+        assert isinstance(producer, _TransactionalProducer)
+        return runtime.call(
+            producer.send_in_transaction(
                 message,
                 argument,
                 listener=threads,

@@ -51,6 +51,16 @@ SAYS = {
         r"^the bank was asked \d+ times a second, 100 at most$",
         r"^each service got every order: \{'payment': 100, 'statistics': 100, 'stock': 100\}$",
     ],
+    "transaction.py": [
+        "^rolled back: not enough money$", "^transfer-1 has arrived: 1000$",
+        "^transfer-3 has arrived: 500$", "^A has 1500, B got 1500$",
+    ],
+    "java_names/tx_producer.py": [
+        "^executeLocalTransaction hello skylark - tx - 0 0$", "^SEND_OK COMMIT_MESSAGE$",
+        "^SEND_OK ROLLBACK_MESSAGE$", "^SEND_OK UNKNOW$",
+        "^checkLocalTransaction hello skylark - tx - 2$",
+    ],
+    "java_names/tx_consumer.py": [r"^consumed \['tx - 0', 'tx - 2'\]$"],
     "java_names/quickstart.py": ["sendStatus=SEND_OK"] * 10
     + ["Receive New Messages: MessageExt"] * 10,
     "java_names/my_producer.py": ["^SEND_OK$", "^[0-9A-F]{32}$", "^[0-9A-F]{32}$"],
@@ -72,7 +82,12 @@ ELSEWHERE = {"demo.py", "nameserver_demo.py"}
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     levels = " ".join(["1s"] * 18)
-    with DiskBroker(tmp_path_factory.mktemp("examples"), message_delay_level=levels) as broker:
+    with DiskBroker(
+        tmp_path_factory.mktemp("examples"),
+        message_delay_level=levels,
+        transaction_time_out=300,
+        transaction_check_interval=1_000,
+    ) as broker:
         yield broker.address
 
 

@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     from .producers import SelectMessageQueueByHash as SelectMessageQueueByHash
     from .producers import SelectMessageQueueByRandom as SelectMessageQueueByRandom
     from .producers import SendCallback as SendCallback
+    from .transactions import LocalTransactionExecuter as LocalTransactionExecuter
+    from .transactions import LocalTransactionState as LocalTransactionState
+    from .transactions import TransactionCheckListener as TransactionCheckListener
+    from .transactions import TransactionListener as TransactionListener
+    from .transactions import TransactionMQProducer as TransactionMQProducer
+    from .transactions import TransactionSendResult as TransactionSendResult
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -121,6 +127,14 @@ else:
                 "SelectMessageQueueByHash",
                 "SelectMessageQueueByRandom",
                 "SendCallback",
+            ),
+            "transactions": (
+                "LocalTransactionExecuter",
+                "LocalTransactionState",
+                "TransactionCheckListener",
+                "TransactionListener",
+                "TransactionMQProducer",
+                "TransactionSendResult",
             ),
         },
     )

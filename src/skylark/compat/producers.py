@@ -111,11 +111,14 @@ class DefaultMQProducer(MQAdmin):
         }
         if values["customizedTraceTopic"]:
             settings["trace_topic"] = values["customizedTraceTopic"]
-        self._producer: _Producer = instance.client.producer(values["producerGroup"], **settings)
+        self._producer: _Producer = self._made(instance, values["producerGroup"], settings)
         self._producer.start()
         self._callbacks = ThreadPoolExecutor(
             values["clientCallbackExecutorThreads"], thread_name_prefix="skylark-callback"
         )
+
+    def _made(self, instance: Instance, group: str, settings: dict[str, Any]) -> _Producer:
+        return instance.client.producer(group, **settings)
 
     def _end(self, instance: Instance) -> None:
         self._producer.close()
