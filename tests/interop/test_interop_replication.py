@@ -67,6 +67,22 @@ def produce(peers: Peers, home: Path, name_server: OurNameServer, topic: str) ->
         assert client.wait_for_line("sent", timeout_s=120) == f"sent {COUNT} failed 0"
 
 
+def wait_followed(master: OurBroker) -> None:
+    wait_until(
+        lambda: b'"haFollowerCount":"1"' in _runtime(master),
+        timeout_s=30,
+        what=f"a slave at {master.name}",
+    )
+
+
+def wait_following(slave: OurBroker) -> None:
+    wait_until(
+        lambda: b'"haIsFollowing":"true"' in _runtime(slave),
+        timeout_s=30,
+        what=f"{slave.name} at its master",
+    )
+
+
 def slave_settings() -> dict[str, str]:
     return {**SETTINGS, "brokerRole": "SLAVE", "brokerId": "1"}
 
@@ -92,16 +108,12 @@ def test_apaches_slave_follows_our_master_and_holds_the_same_bytes(
     )
     with master, slave:
         slave.wait_registered([name_server])
-        if role == "SYNC_MASTER":
-            wait_until(
-                lambda: b'"haFollowerCount":"1"' in _runtime(master),
-                timeout_s=30,
-                what="Apache's slave at our master",
-            )
+        wait_followed(master)
         produce(peers, tmp_path / "client", name_server, "Crossed")
         end = wait_level(master, slave)
         slave.stop()
         slave.start()  # It goes on where it was.
+        wait_followed(master)
         produce(peers, tmp_path / "client", name_server, "Crossed")
         end = wait_level(master, slave)
         start = extent(slave)[0]
@@ -133,20 +145,12 @@ def test_our_slave_follows_apaches_master_and_holds_the_same_bytes(
     with master:
         master.wait_registered([name_server])
         with slave:
-            wait_until(
-                lambda: b'"haIsFollowing":"true"' in _runtime(slave),
-                timeout_s=30,
-                what="our slave at Apache's master",
-            )
+            wait_following(slave)
             produce(peers, tmp_path / "client", name_server, "Crossed")
             wait_level(master, slave)
             slave.kill()
             slave.start()
-            wait_until(
-                lambda: b'"haIsFollowing":"true"' in _runtime(slave),
-                timeout_s=30,
-                what="our slave at Apache's master again",
-            )
+            wait_following(slave)
             produce(peers, tmp_path / "client", name_server, "Crossed")
             end = wait_level(master, slave)
             start = extent(slave)[0]
@@ -180,15 +184,11 @@ def test_operators_see_both_members_of_the_group(
 ) -> None:
     """Two brokers of one name and different ids are one group; mqadmin lists both (BR-04)."""
     servers = [name_server.address]
-    master = OurBroker(
-        tmp_path / "master", name="group-a", name_servers=servers, settings=SETTINGS
-    )
+    master = OurBroker(tmp_path / "master", name="group-a", name_servers=servers, settings=SETTINGS)
     slave = OurBroker(
         tmp_path / "slave", name="group-a", name_servers=servers, settings=slave_settings()
     )
     with master, slave:
-        listed = MqAdmin(peers, tmp_path / "admin").run(
-            "clusterList", "-n", name_server.address
-        )
+        listed = MqAdmin(peers, tmp_path / "admin").run(name_server.address, "clusterList")
         rows = [line.split() for line in listed.splitlines() if "group-a" in line]
         assert sorted(row[2] for row in rows) == ["0", "1"], listed

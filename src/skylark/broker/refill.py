@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 3_000
 PROGRESS_MS: Final = 10_000
+ASK_AGAIN_MS: Final = 500
+PATIENCE_MS: Final = 30_000
 
 
 class Refill:
@@ -66,17 +68,19 @@ class Refill:
 
         Raises StoreDamaged where a replica of a SYNC_MASTER has more, and it cannot be had.
         """
-        replicas = [self._remote(address) for address in await self._replica_addresses()]
-        best: tuple[int, RemoteBroker, tuple[int, int]] | None = None
-        for replica in replicas:
-            try:
-                extent = await log_extent_of(replica)
-            except (TransportError, BrokerError, InvalidBody) as error:
-                logger.warning("replica=%s cannot be asked: %s", replica.address, error)
-                continue
-            if best is None or extent[1] > best[0]:
-                best = extent[1], replica, extent
+        give_up_ms = self._clock.monotonic_ms() + self._patience_ms
+        while True:
+            addresses = await self._replica_addresses()
+            best = await self._find_best(addresses)
+            if best is not None or not addresses or self._clock.monotonic_ms() >= give_up_ms:
+                break
+            await self._clock.sleep_ms(ASK_AGAIN_MS)
         if best is None:
+            if addresses:
+                logger.error(
+                    "replicas=%s none can be asked; going on with the log up to %d",
+                    ",".join(addresses), self._store.log.appended,
+                )  # fmt: skip
             return None
         end, replica, extent = best
         if end > self._store.log.appended:
@@ -86,6 +90,32 @@ class Refill:
         except (TransportError, BrokerError, InvalidBody) as error:
             logger.warning("replica=%s its offsets cannot be had: %s", replica.address, error)
             return None
+
+    @property
+    def _patience_ms(self) -> int:
+        """How long to wait for a replica that is known and does not answer.
+
+        Only where something acknowledged may be missing here.
+        """
+        store = self._store
+        is_whole = store.recovery.was_clean or store.config.is_sync_flush
+        is_promised = self._config.broker_role == "SYNC_MASTER"
+        return PATIENCE_MS if is_promised and (not is_whole or not store.log.mapped.files) else 0
+
+    async def _find_best(
+        self, addresses: list[str]
+    ) -> tuple[int, RemoteBroker, tuple[int, int]] | None:
+        """The replica whose log goes furthest."""
+        best: tuple[int, RemoteBroker, tuple[int, int]] | None = None
+        for replica in map(self._remote, addresses):
+            try:
+                extent = await log_extent_of(replica)
+            except (TransportError, BrokerError, InvalidBody) as error:
+                logger.warning("replica=%s cannot be asked: %s", replica.address, error)
+                continue
+            if best is None or extent[1] > best[0]:
+                best = extent[1], replica, extent
+        return best
 
     async def _replica_addresses(self) -> list[str]:
         for server in self._name_servers:
