@@ -32,7 +32,7 @@ def bodies(mq: skylark.sync.Client, topic: str, count: int) -> list[bytes]:
             for queue in mq.fetch_queues(topic):
                 end = mq.max_offset(queue)
                 if end:
-                    found += [m.body for m in reader.pull(queue, 0).messages]
+                    found += [m.body for m in reader.pull(queue, offset=0).messages]
             if len(found) >= count:
                 return sorted(found)
             time.sleep(0.05)
