@@ -1,4 +1,4 @@
-"""The HA stream between Apache's brokers and ours, in both directions; and clients over both copies."""
+"""The HA stream between Apache's brokers and ours, both ways; and clients over both copies."""
 
 from __future__ import annotations
 
