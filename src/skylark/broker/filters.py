@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..clock import Clock
-from ..errors import BrokerError, InvalidExpression, InvalidRecord
+from ..errors import BrokerError, InvalidExpression
 from ..filter import SQL92, SqlExpression
 from ..filter.bloom import BloomFilter
 from ..model.group import Subscription
@@ -37,7 +37,7 @@ from ..model.topic import RETRY_PREFIX
 from ..protocol.bodies import ConsumerFilterData, ConsumerFilterTable
 from ..protocol.codes import ResponseCode
 from ..protocol.properties import LazyProperties, parse_properties
-from ..protocol.record import DispatchInfo, decode_dispatch
+from ..protocol.record import DispatchInfo, properties_text
 from ..store import ExtUnit, MessageFilter
 from .config import LiveConfig
 from .saved_table import SavedTable, SmallFiles
@@ -52,6 +52,7 @@ EXPRESSIONS_KEPT_MAX: Final = 1_000
 PARTS_A_PULL_MAX: Final = 16_000
 PARTS_A_MESSAGE_MAX: Final = 10_000
 _PRESUMED_DEAD_MS: Final = 30_000
+_NAMES_PICKED_MAX: Final = 6  # With more of them it is quicker to read all properties.
 
 
 def is_by_tags(kind: str | None) -> bool:
@@ -356,16 +357,18 @@ class FilterTable:
 
     def _record_test(self, expression: SqlExpression) -> Callable[[memoryview], bool]:
         figures, matches = self.figures, expression.matches
+        names = tuple(sorted(expression.names))
+        read = _reader(names) if len(names) <= _NAMES_PICKED_MAX else parse_properties
 
         def wants(record: memoryview) -> bool:
             figures.evaluated += 1
-            return matches(_properties(record))
+            return matches(read(properties_text(record)))
 
         return wants
 
     def _retry_test(self, group: str) -> Callable[[memoryview], bool]:
         def wants(record: memoryview) -> bool:
-            properties = _properties(record)
+            properties = parse_properties(properties_text(record))
             one = self.get(properties.get(Property.RETRY_TOPIC, ""), group)
             if one is None:
                 return True
@@ -396,12 +399,26 @@ def _entries_max(expression: SqlExpression) -> int:
     return max(1, PARTS_A_PULL_MAX // expression.part_count)
 
 
-def _properties(record: memoryview) -> dict[str, str]:
-    try:
-        info = decode_dispatch(record)
-    except InvalidRecord:
-        return {}
-    return {} if info is None else _parsed(info)
+def _reader(names: tuple[str, ...]) -> Callable[[bytes], dict[str, str]]:
+    """What finds a few properties in a text, and does not look at the others."""
+    marks = [(name, f"\x02{name}\x01".encode()) for name in names]
+
+    def read(text: bytes) -> dict[str, str]:
+        found = {}
+        text = b"\x02" + text
+        for name, mark in marks:
+            at = text.rfind(mark)
+            while at >= 0:
+                start = at + len(mark)
+                end = text.find(b"\x02", start)
+                value = text[start:] if end < 0 else text[start:end]
+                if value:  # An empty value is none, and the one before it counts.
+                    found[name] = value.decode("utf-8", "replace")
+                    break
+                at = text.rfind(mark, 0, start - 1)
+        return found
+
+    return read
 
 
 def _parsed(info: DispatchInfo) -> dict[str, str]:

@@ -72,6 +72,7 @@ _HEAD = struct.Struct(">iIiiiqqiq")  # total size … born timestamp
 _TAIL = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body length
 _BLANK = struct.Struct(">iI")
 _LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _BYTE = struct.Struct(">b")
 assert _HEAD.size + 8 + 8 + 8 + _TAIL.size + 1 + 2 == FIXED_SIZE
@@ -320,6 +321,29 @@ def _walk(view: memoryview, at: int, *, check_crc: bool) -> _Fields | None:
     if end - at != head[0]:
         raise InvalidRecord(at, "total size", f"is {head[0]}, but the fields take {end - at}")
     return _Fields(head, tail, stored_at, tail_at, body_at, topic, properties_at, end)
+
+
+def properties_text(record: Buffer) -> bytes:
+    """The properties of one whole, sound record, unread; empty where its lengths do not fit."""
+    with memoryview(record) as view:
+        size = len(view)
+        if size < FIXED_SIZE:
+            return b""
+        sys_flag = _INT.unpack_from(view, SYS_FLAG_AT)[0]
+        at = _HEAD.size + 8 + (20 if sys_flag & _BORN_V6 else 8)
+        at += (20 if sys_flag & _STORE_V6 else 8) + _TAIL.size
+        body_bytes = _INT.unpack_from(view, at - 4)[0] if at <= size else -1
+        at += body_bytes
+        if body_bytes < 0 or at + 2 > size:
+            return b""
+        if _INT.unpack_from(view, 4)[0] & 0xFFFFFFFF == MAGIC_V2:
+            at += 2 + _SHORT.unpack_from(view, at)[0]
+        else:
+            at += 1 + view[at]
+        if not 0 < at <= size - 2:
+            return b""
+        end = at + 2 + _SHORT.unpack_from(view, at)[0]
+        return bytes(view[at + 2 : end]) if at + 2 <= end <= size else b""
 
 
 def _message(view: memoryview, at: int, fields: _Fields) -> StoredMessage:

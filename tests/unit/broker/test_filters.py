@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
 from broker_world import BrokerWorld, Client, records
 
-from skylark.broker.filters import PARTS_A_PULL_MAX
+from skylark.broker.filters import PARTS_A_PULL_MAX, _reader
 from skylark.model.group import Subscription
 from skylark.model.topic import retry_topic
 from skylark.protocol.bodies import CheckClientConfigBody, ConsumerData, QueryConsumeQueueBody
 from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.properties import parse_properties
+from skylark.protocol.record import encode_record, pack_host, properties_text
 
 ON = {"enable_property_filter": True}
 BITS = {**ON, "enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
@@ -450,3 +453,33 @@ def test_too_many_costly_filters_leave_messages_without_bits(world: BrokerWorld)
             assert await _drain(client, tags=None, group="g3", subVersion=5) == [b"m5"]
 
     world.run(main)
+
+
+# Reading properties.
+
+
+def test_properties_picked_from_a_record_are_those_that_reading_all_of_them_gives() -> None:
+    rng = random.Random(5)
+    pieces = [b"a\x015", b"b\x01x y", b"a\x01", b"\x01a", b"a", b"", b"aa\x017", b"a\x016\x01z",
+              "c\x01ä☃".encode(), b"c\x01\xff\xfe", b"TAGS\x01TagA", b"x\x01a\x015"]  # fmt: skip
+    for _ in range(2_000):
+        text = b"\x02".join(rng.choice(pieces) for _ in range(rng.randint(0, 6)))
+        host = pack_host(rng.choice(("10.0.0.1", "::1")), 5)
+        record = encode_record(
+            topic="T" * rng.randint(1, 127),
+            body=bytes(rng.randint(0, 300)),
+            properties=text,
+            born_host=host,
+            store_host=host,
+        )
+        found = properties_text(record)
+        assert found == text
+        everything = parse_properties(text)
+        wanted = {name: everything[name] for name in ("a", "c", "zz") if name in everything}
+        assert _reader(("a", "c", "zz"))(found) == wanted
+        # A record whose lengths lie has no properties, and raises nothing.
+        broken = bytearray(record)
+        for _ in range(3):
+            broken[rng.randrange(len(broken))] = rng.choice((0, 0x7F, 0x80, 0xFF))
+        assert isinstance(properties_text(broken), bytes)
+        assert isinstance(properties_text(record[: rng.randrange(len(record))]), bytes)
