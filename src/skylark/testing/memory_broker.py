@@ -217,7 +217,7 @@ class MemoryBroker:
 
     async def wait_ready(self) -> None:
         """Wait until the broker serves, after a restart say."""
-        await self.clock.wait_for(lambda: self._is_serving, limit=timedelta(minutes=10))
+        await self.clock.wait_for(lambda: self.is_serving, limit=timedelta(minutes=10))
 
     def connect(self, **settings: Any) -> Client:
         """A client, as skylark.connect gives it: `async with mq.connect() as client`."""
@@ -260,13 +260,19 @@ class MemoryBroker:
         )
 
     @property
-    def _is_serving(self) -> bool:
+    def pending_transactions(self) -> int:
+        """How many half messages are neither committed nor rolled back."""
+        return len(self._parts().transactions)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the broker is up."""
         # A killed process cannot say that it is gone; its node knows.
         return self._node.is_running and self._broker_start == self._node.starts
 
     def _parts(self) -> Parts:
         parts = None if self._broker is None else self._broker.parts
-        if parts is None or not self._is_serving:
+        if parts is None or not self.is_serving:
             raise SimulationError("the broker is down; faults.start() starts it")
         return parts
 
