@@ -5,8 +5,10 @@ A committed offset goes forward. A smaller one is taken only where it is meant:
     the group has no member that consumes by push      an operator sets it, or a pull consumer seeks
     a reset of that queue is under way                 the value that was asked for
 
-and it never goes beyond the end of its queue: RocketMQ takes any number from anyone, and so a late
-commit of a former owner, or one before a crash, makes a group skip or repeat messages.
+and one beyond the end of its queue is not taken at all: whoever has read what is not there has read
+it in another life of the queue, before a disk was lost or the topic was made anew. RocketMQ takes
+any number from anyone, and so a late commit of a former owner, or one before a crash, makes a group
+skip or repeat messages.
 
 The table is saved every few seconds and at the end. What a crash loses is at most that interval.
 """
@@ -34,7 +36,7 @@ class CommitOutcome(Enum):
 
     TAKEN = "taken"
     KEPT = "kept"  # It was not forward, and the offset is what it was.
-    CUT = "cut"  # It was beyond the end of the queue, and is now the end.
+    BEYOND = "beyond the end"  # Nothing is stored there, and the offset is what it was.
 
 
 class _Reset(NamedTuple):
@@ -124,7 +126,6 @@ class ConsumerOffsets:
     ) -> CommitOutcome:
         """Take note of a group's progress."""
         key = (topic, group, queue_id)
-        outcome = CommitOutcome.TAKEN
         reset = self._resets.get(key) if self._resets else None
         if reset is not None:
             if offset != reset.offset and self._clock.monotonic_ms() < reset.until_ms:
@@ -135,18 +136,15 @@ class ConsumerOffsets:
         before = None if queues is None else queues.get(queue_id)
         if before is not None and offset <= before and not (may_go_back and offset < before):
             return CommitOutcome.TAKEN if offset == before else CommitOutcome.KEPT
-        end = self._max_offset(topic, queue_id)
-        if offset > end:
-            offset, outcome = end, CommitOutcome.CUT
-            if before is not None and offset < before and not may_go_back:
-                return CommitOutcome.KEPT
+        if offset > self._max_offset(topic, queue_id):
+            return CommitOutcome.BEYOND
         if queues is None:
             queues = self._table[topic, group] = {}
         queues[queue_id] = offset
         self._is_changed = True
         if self._own is not None:
             self._own[key] = offset
-        return outcome
+        return CommitOutcome.TAKEN
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set an offset by an operator's will; members that are online have yet to follow."""

@@ -36,11 +36,16 @@ def test_a_commit_goes_forward_and_a_smaller_one_is_ignored() -> None:
     assert table.get("T", "g", 0) == 9
 
 
-def test_a_commit_beyond_the_end_is_cut() -> None:
+@pytest.mark.parametrize("may_go_back", [False, True])
+def test_a_commit_beyond_the_end_is_not_taken(may_go_back: bool) -> None:
     table, _ = _table(end=7)
-    assert table.commit("T", "g", 0, 10**12, may_go_back=False) is CommitOutcome.CUT
+    for offset in (8, 10**12):
+        outcome = table.commit("T", "g", 0, offset, may_go_back=may_go_back)
+        assert outcome is CommitOutcome.BEYOND
+        assert table.get("T", "g", 0) is None
+    table.commit("T", "g", 0, 7, may_go_back=False)
+    assert table.commit("T", "g", 0, 8, may_go_back=may_go_back) is CommitOutcome.BEYOND
     assert table.get("T", "g", 0) == 7
-    assert table.commit("T", "g", 0, 8, may_go_back=False) is CommitOutcome.CUT
 
 
 def test_a_reset_holds_against_members_that_have_not_heard_of_it() -> None:
@@ -134,7 +139,7 @@ def test_a_commit_is_answered_by_the_next_query(world: BrokerWorld) -> None:
             assert await _query(client) == (0, "3")
             code, remark = await _commit(client, 99)
             assert (code, "beyond the end" in (remark or "")) == (0, True)
-            assert await _query(client) == (0, "5")
+            assert await _query(client) == (0, "3")
 
     world.run(main)
 

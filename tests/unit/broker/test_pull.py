@@ -59,6 +59,27 @@ def test_an_offset_that_is_not_there_is_corrected(
     world.run(main)
 
 
+@pytest.mark.parametrize(("committed", "goes_on"), [(None, "0"), (1, "1"), (3, "3")])
+def test_a_push_consumer_beyond_the_end_goes_back_to_what_its_group_has_committed(
+    world: BrokerWorld, committed: int | None, goes_on: str
+) -> None:
+    """It has read offsets of a log that was lost; what is stored since then, nobody has read."""
+
+    async def main() -> None:
+        async with world.serving() as client:
+            await _fill(client, 3)
+            wanted = (Subscription(topic="T"),)
+            await client.heartbeat(ConsumerData("group", subscriptions=wanted))
+            if committed is not None:
+                world.parts.offsets.commit("T", "group", 0, committed, may_go_back=False)
+            answer = await client.pull("T", offset=9, sysFlag=1 | 4, commitOffset=9)
+            assert (answer.code, answer.remark) == (21, "OFFSET_OVERFLOW_BADLY")
+            assert answer.fields["nextBeginOffset"] == goes_on
+            assert world.parts.offsets.get("T", "group", 0) == committed
+
+    world.run(main)
+
+
 def test_an_empty_queue_is_not_found_from_the_start_and_moved_from_elsewhere(
     world: BrokerWorld,
 ) -> None:

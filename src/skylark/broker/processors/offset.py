@@ -98,6 +98,18 @@ class OffsetProcessor:
         except BrokerError as error:
             logger.debug("peer=%s commit refused: %s", peer.address, error.remark)
 
+    def place_of_push(self, topic: str, group: str, queue_id: int, *, first: int) -> int | None:
+        """Where a group with push consumers goes on that has lost its place; None for others.
+
+        That is where it last committed, or the first message if it never did here: what lies
+        behind has been stored since its place was lost, and nobody has read it.
+        """
+        members = self._clients.consumer_group(group)
+        if members is None or members.consume_type is not ConsumeType.CONSUME_PASSIVELY:
+            return None
+        committed = self._offsets.get(topic, group, queue_id)
+        return first if committed is None else max(first, committed)
+
     def _commit(
         self,
         topic: str,
@@ -143,8 +155,8 @@ class OffsetProcessor:
             "topic=%s group=%s queue=%d commit of %d by %s %s at %s",
             topic, group, queue_id, offset, peer.address, outcome.value, now,
         )  # fmt: skip
-        if outcome is CommitOutcome.CUT:
-            return f"offset {offset} is beyond the end of the queue, taken as {now}"
+        if outcome is CommitOutcome.BEYOND:
+            return f"offset {offset} is beyond the end of the queue and not taken; {now} is kept"
         return f"offset {now} is kept: {offset} would go back; reset the group's offsets for that"
 
     # Queues.
