@@ -42,8 +42,8 @@ from .config import HA_PORT_STEP, BrokerConfig, LiveConfig
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS: Final = 1_000
-RETRY_MS_MAX: Final = 5_000
+RETRY_MS: Final = 500
+RETRY_MS_MAX: Final = 2_000
 ASK_AGAIN_MS: Final = 5_000
 CALL_TIMEOUT_MS: Final = 3_000
 
