@@ -376,7 +376,7 @@ def test_rows_become_messages(spark: Any, cluster: Cluster) -> None:
         assert message.keys == (f"k{int(message.body)}", "all")
         assert message.properties["n"] == message.body.decode()
     assert len({message.message_id for message in messages}) == 100
-    found = cluster.cli("message", "query", "SparkWritten", "--key", "k7", "--json")
+    found = cluster.cli("message", "find", "SparkWritten", "k7", "--json")
     assert len(json.loads(found)) == 1
 
 
@@ -414,11 +414,9 @@ def test_a_row_says_itself_where_it_goes(spark: Any, cluster: Cluster) -> None:
 
 def test_a_row_can_wait_for_its_time(spark: Any, cluster: Cluster) -> None:
     writing(spark.sql("select 'late' as body, 1 as delay_level"), cluster, "SparkLate")
-    begin = time.time()
     (message,) = cluster.consume("SparkLate", 1, "late")
     assert message.body == b"late"
-    assert message.properties["REAL_TOPIC" if False else "UNIQ_KEY"]
-    assert time.time() - begin < 30
+    assert message.stored_at_ms - message.born_at_ms >= 1_000
 
 
 @pytest.mark.parametrize(
