@@ -37,6 +37,7 @@ SETTINGS: Final = {
     "broker_name": "broker-a",
     "mapped_file_size_commit_log": 16 << 20,
     "mapped_file_size_consume_queue": 20 * 3_000,
+    "mapped_file_size_timer_log": 1 << 20,
     "max_hash_slot_num": 5_000,
     "max_index_num": 20_000,
     "disk_space_ample_bytes": 64 << 20,

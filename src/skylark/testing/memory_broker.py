@@ -55,6 +55,7 @@ SETTINGS: Final = {
     "store_path_root_dir": "/store",
     "mapped_file_size_commit_log": 1 << 20,
     "mapped_file_size_consume_queue": 20 * 1_000,
+    "mapped_file_size_timer_log": 32 << 10,
     "max_hash_slot_num": 500,
     "max_index_num": 5_000,
     "max_message_size": 256 << 10,

@@ -28,6 +28,7 @@ PORT = 10911
 SMALL = {
     "mapped_file_size_commit_log": 64 << 10,
     "mapped_file_size_consume_queue": 2_000,
+    "mapped_file_size_timer_log": 32 << 10,
     "max_hash_slot_num": 64,
     "max_index_num": 512,
     "max_message_size": 16 << 10,
