@@ -3,6 +3,7 @@
     cause in the answer        code   when
     [REJECTREQUEST]            14     the store takes no more writes: disk full, or a flush failed
     [PCBUSY_CLEAN_QUEUE]       2      the flush that senders wait for takes too long
+    [TIMEOUT_CLEAN_QUEUE]      2      the send has waited too long before it was looked at
     [OVERLOAD]                 2      too many sends wait for the disk
     [SLAVE]                    14     it is a replica; its master takes writes
     [REPLACED]                 14     another broker has become master in its place
@@ -52,13 +53,16 @@ class FlowControl:
         """Some of them need not wait any more."""
         self.waiting_for_replicas -= count
 
-    def refusal(self) -> tuple[int, str] | None:
-        """Why sends are refused now, as code and remark; None if they are not."""
+    def refusal(self, waited_ms: int = 0) -> tuple[int, str] | None:
+        """Why sends are refused now, as code and remark; None if they are not.
+
+        waited_ms is how long they have waited since they were read.
+        """
         store = self._store
         if not store.is_writable or self.is_stopping or self.replaced_by:
             return self._unavailable()
-        if self.waiting or self.waiting_for_replicas:
-            return self._busy()
+        if self.waiting or self.waiting_for_replicas or waited_ms:
+            return self._busy(waited_ms)
         return None
 
     def _unavailable(self) -> tuple[int, str]:
@@ -87,10 +91,18 @@ class FlowControl:
             "fileReservedTime",
         )
 
-    def _busy(self) -> tuple[int, str] | None:
+    def _busy(self, sends_waited_ms: int) -> tuple[int, str] | None:
         config = self._live.current
         if not config.broker_fast_failure_enable:
             return None
+        if sends_waited_ms > config.wait_time_mills_in_send_queue:
+            return self._count(
+                "TIMEOUT_CLEAN_QUEUE",
+                "broker busy, start flow control for a while, period in queue: "
+                f"{sends_waited_ms}ms, size of queue: {self.waiting}; send fewer at once, or try "
+                "again in a second",
+                ResponseCode.SYSTEM_BUSY,
+            )
         waited_ms = self._clock.monotonic_ms() - self._waiting_since_ms if self.waiting else 0
         if waited_ms > config.os_page_cache_busy_time_out_mills:
             return self._count(

@@ -9,6 +9,9 @@ class Observer:
     def stored(self, topic: str, count: int, size_bytes: int) -> None:
         """Messages were appended to a topic."""
 
+    def waited(self, count: int, waited_ms: int) -> None:
+        """Sends were answered that had waited for the disk or a replica."""
+
     def refused(self, cause: str) -> None:
         """A send was refused by flow control; the cause is its tag, without brackets."""
 

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, TypeVar
 from ..clock import Clock
 from ..protocol.bodies import BrokerStatsDataBody, BrokerStatsItem
 from .observer import Observer
+from .put_times import PutTimes
 
 SAMPLE_MS: Final = 10_000
 COUNTERS_MAX: Final = 200_000
@@ -140,6 +141,7 @@ class BrokerStats(Observer):
         self._send_backs: dict[tuple[str, str], Counter] = {}
         now_ms = clock.monotonic_ms()
         self._put = Counter(now_ms)
+        self._put_times = PutTimes(now_ms)
         self._got = Counter(now_ms)
         self._found = 0  # Pulls that found something, and those that did not.
         self._missed = 0
@@ -162,6 +164,9 @@ class BrokerStats(Observer):
         counter.nums += count
         counter.size_bytes += size_bytes
         counter.times += 1
+
+    def waited(self, count: int, waited_ms: int) -> None:
+        self._put_times.waited(count, waited_ms)
 
     def refused(self, cause: str) -> None:
         self._refused += 1
@@ -228,6 +233,7 @@ class BrokerStats(Observer):
         now_ms = self._clock.monotonic_ms()
         self._put.sample(now_ms)
         self._got.sample(now_ms)
+        self._put_times.turn(self._put.nums, now_ms)
         self._history.append(self._totals(now_ms))
         self._turn_day()
         yield from self._sample(self._puts, now_ms)
@@ -293,6 +299,10 @@ class BrokerStats(Observer):
             "putMessageFailedTimes": str(self._refused),
             "putMessageSizeTotal": str(put.size_bytes),
             "putMessageAverageSize": str(put.size_bytes / put.nums if put.nums else 0.0),
+            "putMessageEntireTimeMax": str(self._put_times.longest_ms),
+            "putMessageDistributeTime": self._put_times.shares(put.nums),
+            "putLatency99": f"{self._put_times.percentile_ms(0.99, put.nums):.2f}",
+            "putLatency999": f"{self._put_times.percentile_ms(0.999, put.nums):.2f}",
             "putTps": self._rates("put"),
             "getFoundTps": self._rates("found"),
             "getMissTps": self._rates("missed"),
@@ -334,6 +344,10 @@ class Both(Observer):
     def stored(self, topic: str, count: int, size_bytes: int) -> None:
         for one in self._each:
             one.stored(topic, count, size_bytes)
+
+    def waited(self, count: int, waited_ms: int) -> None:
+        for one in self._each:
+            one.waited(count, waited_ms)
 
     def refused(self, cause: str) -> None:
         for one in self._each:

@@ -94,6 +94,7 @@ class Link(asyncio.Protocol):
         "_held_bytes",
         "_in_flight",
         "_is_accepted",
+        "_is_behind",
         "_is_closed",
         "_is_detected",
         "_is_draining",
@@ -148,6 +149,7 @@ class Link(asyncio.Protocol):
         self._deferred: dict[Deferred, None] = {}  # Requests whose answer somebody else brings.
         self._in_flight = 0
         self._backlog: deque[Command] = deque()  # Requests read and not begun.
+        self._is_behind = False  # Serving requests that were read some time ago.
         self._is_reading = True
         self._is_draining = False
         self._out: list[Command] = []  # Answers not yet written: of this turn, or for a slow peer.
@@ -179,6 +181,14 @@ class Link(asyncio.Protocol):
         """How much of what was answered the peer has not taken yet."""
         transport = self._transport
         return self._out_bytes + (0 if transport is None else transport.get_write_buffer_size())
+
+    @property
+    def waited_ms(self) -> int:
+        """How long the request that is being served has waited since it was read."""
+        if not self._is_behind:
+            return 0
+        # Nothing more is read while requests wait, so the last read is theirs.
+        return int((self._loop.time() - self._last_heard) * 1000)
 
     @property
     def has_spoken(self) -> bool:
@@ -548,12 +558,15 @@ class Link(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
+        self._is_behind = True
         try:
             self._flush()
             self._work()
             self._update_reading()
         except Exception as error:
             self._owner.fail(error)
+        finally:
+            self._is_behind = False
 
     def _end_requests(self) -> None:
         """Nobody waits for the answers any more; a oneway request was never waited for."""

@@ -105,6 +105,11 @@ class Peer(Protocol):
         """How much of what was answered it has not taken yet."""
         ...
 
+    @property
+    def waited_ms(self) -> int:
+        """How long its request that is being served has waited since it was read."""
+        ...
+
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send it a request and wait for the answer; raises TransportError."""
         ...

@@ -89,6 +89,11 @@ class CommitLog:
         """Whether records wait in the transient pool until they are committed."""
         return self._pool is not None
 
+    @property
+    def pool_free(self) -> int:
+        """Buffers of the transient pool that are not in use."""
+        return 0 if self._pool is None else self._pool.free_count
+
     # Opening.
 
     def load(self) -> None:
@@ -400,6 +405,10 @@ class _StagingPool:
         self._free = [memoryview(mmap.mmap(-1, file_bytes)) for _ in range(count)]
         self._taken: dict[int, memoryview] = {}
         self._file_bytes = file_bytes
+
+    @property
+    def free_count(self) -> int:
+        return len(self._free)
 
     def take(self, file_start: int) -> memoryview:
         buffer = self._taken.get(file_start)

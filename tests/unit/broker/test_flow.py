@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,3 +185,81 @@ def test_what_was_acknowledged_survives_a_power_cut_and_offsets_stay_within(seed
     world.run(main)
     world.loop.close()
     assert len(acknowledged) > 10
+
+
+# Sends that wait their turn.
+
+
+def test_a_send_that_waited_too_long_for_its_turn_is_refused(slow: BrokerWorld) -> None:
+    async def main() -> None:
+        settings = {**SYNC, "in_flight_max": 4, "wait_time_mills_in_send_queue": 200}
+        async with slow.serving(**settings) as client:
+            await client.send("T")
+            _set_latency(slow, 300)
+            sends = [asyncio.create_task(client.send("T", b"%d" % n)) for n in range(12)]
+            answers = await asyncio.gather(*sends)
+            # Four are under way; the others wait for them, and that is longer than they may.
+            codes = [answer.code for answer in answers]
+            assert codes[:4] == [0] * 4
+            assert set(codes[4:]) == {ResponseCode.SYSTEM_BUSY}
+            remark = answers[-1].remark or ""
+            assert remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+            assert re.search(r"period in queue: (299|3\d\d)ms", remark)
+            _set_latency(slow, 0)
+            assert (await client.send("T")).code == 0
+
+    slow.run(main)
+
+
+def test_a_send_that_waited_a_little_is_taken(slow: BrokerWorld) -> None:
+    async def main() -> None:
+        async with slow.serving(**SYNC, in_flight_max=4) as client:
+            await client.send("T")
+            _set_latency(slow, 40)
+            answers = await asyncio.gather(*(client.send("T") for _ in range(12)))
+            assert {answer.code for answer in answers} == {0}
+
+    slow.run(main)
+
+
+def test_the_smallest_transient_pool_never_runs_short(world: BrokerWorld) -> None:
+    async def main() -> None:
+        settings = {"transient_store_pool_enable": True, "transient_store_pool_size": 1}
+        async with world.serving(**settings, commit_interval_commit_log=5_000) as client:
+            # A full buffer is written out before the next file begins, so one is always enough.
+            bodies = [b"%04d" % number + bytes(8_000) for number in range(32)]
+            answers = [await client.send("T", body) for body in bodies]
+            assert {answer.code for answer in answers} == {0}
+            assert len(world.parts.store.log.mapped) > 3
+            await world.clock.sleep_ms(6_000)
+            found = await _all_of(client)
+            assert found == bodies
+            assert world.parts.flow.counts == {}
+
+    world.run(main)
+
+
+# Senders that do not want to wait.
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_a_message_that_need_not_wait_is_answered_before_the_disk_has_it(
+    slow: BrokerWorld, code: int
+) -> None:
+    async def main() -> None:
+        async with slow.serving(**SYNC) as client:
+            await client.send("T")
+            _set_latency(slow, 300)
+            began = slow.clock.monotonic_ms()
+            answer = await client.send("T", b"quick", properties={"WAIT": "false"})
+            assert answer.code == ResponseCode.SUCCESS
+            assert slow.clock.monotonic_ms() - began < 10
+            # Nobody sees it before it is safe.
+            assert (await client.pull("T", offset=1)).code == ResponseCode.PULL_NOT_FOUND
+            assert (await client.send("T", b"waits")).code == ResponseCode.SUCCESS
+            assert slow.clock.monotonic_ms() - began >= 300
+            found = records(await client.pull("T", offset=1))
+            assert [message.body for message in found] == [b"quick", b"waits"]
+            assert "WAIT" not in found[0].properties
+
+    slow.run(main)

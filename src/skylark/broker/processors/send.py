@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ...clock import Clock
@@ -79,6 +79,7 @@ _OF_COPIES = (
     SINCE_PROPERTY,
 )
 _CONTEXTS_MAX = 4_096
+_DOES_NOT_WAIT = f"{Property.WAIT}\x01false"
 
 _Header = SendMessageRequest | SendMessageRequestV2
 
@@ -155,7 +156,7 @@ class SendProcessor:
 
     def send(self, commands: list[Command], peer: Peer) -> Answers | Deferred:
         """Serve the sends of one read."""
-        refusal = self._flow.refusal()
+        refusal = self._flow.refusal(peer.waited_ms)
         if refusal is not None:
             for _ in commands:
                 self._observer.refused(refusal[1].partition("]")[0].removeprefix("["))
@@ -247,7 +248,7 @@ class SendProcessor:
             return self._answers(stored, status)
 
         end = max(result.end for result in results)
-        if self._is_sync and end > 0 and not self._durability.is_safe(end):
+        if self._is_sync and end > 0 and not self._durability.is_safe(end) and _wait(commands):
             return self.defer_until_safe(end, len(commands), answers)
         return answers()
 
@@ -505,7 +506,8 @@ class SendProcessor:
         end = 0
         if self._is_sync:
             end = max((item.results[-1].end for item in stored), default=0)
-        if end <= 0 or self._durability.is_safe(end):
+        commands = [item.command for item in stored]
+        if end <= 0 or self._durability.is_safe(end) or not _wait(commands):
             answers += self._answers(stored)
             return answers
         return self.defer_until_safe(
@@ -515,8 +517,10 @@ class SendProcessor:
     def defer_until_safe(self, end: int, count: int, answers: AnswersOf) -> Deferred:
         """Answer when the log is as safe as promised up to an offset, or has not been for long."""
         deferred = Deferred(weight=count)
+        began_ms = self._clock.monotonic_ms()
 
         def finish(status: PutStatus | None) -> None:
+            self._observer.waited(count, self._clock.monotonic_ms() - began_ms)
             if not deferred.is_done:
                 deferred.answer(answers(status))
 
@@ -596,6 +600,17 @@ class AnswersOf(Protocol):
     """Makes the answers, given a status that overrides success."""
 
     def __call__(self, status: PutStatus | None) -> Answers: ...
+
+
+def _wait(commands: Iterable[Command]) -> bool:
+    """Whether any of these sends wants to hear that its message is safe.
+
+    Those of one read are answered together, so that one that does not may wait for one that does.
+    """
+    return any(
+        _DOES_NOT_WAIT not in (fields.get("i") or fields.get("properties") or "")
+        for fields in (command.fields for command in commands)
+    )
 
 
 def read_header(command: Command) -> _Header:

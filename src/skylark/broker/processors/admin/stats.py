@@ -17,10 +17,6 @@ VERSION_TEXT: Final = "V4_9_8"
 VERSION_NUMBER: Final = 409
 _NO_POOL: Final = 2**31 - 1
 _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi")
-_PUT_TIME_STEPS: Final = (
-    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
-    "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
-)  # fmt: skip
 
 
 class StatsAdmin:
@@ -50,7 +46,6 @@ class StatsAdmin:
         space = parts.files.disk_space(store.config.commit_log_directory)
         files = log.mapped.files
         flush = parts.flusher.figures
-        longest_ms = flush.longest_flush_ms if store.config.is_sync_flush else 0
         table = {
             **parts.stats.runtime_items(),
             "brokerVersionDesc": VERSION_TEXT,
@@ -71,14 +66,7 @@ class StatsAdmin:
             ),
             "dispatchBehindBytes": str(store.dispatch_lag_bytes),
             "remainHowManyDataToFlush": size_text(flush.unflushed_bytes),
-            "remainTransientStoreBufferNumbs": str(
-                store.config.transient_store_pool_size if log.is_staged else _NO_POOL
-            ),
-            "putMessageEntireTimeMax": str(longest_ms),
-            # Appends are not timed one by one: what a sender waits for is the flush.
-            "putMessageDistributeTime": " ".join(f"[{step}]:0" for step in _PUT_TIME_STEPS),
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
+            "remainTransientStoreBufferNumbs": str(log.pool_free if log.is_staged else _NO_POOL),
             "getMessageEntireTimeMax": "0",
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
