@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,53 +189,6 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line(tmp_path: Path, setting
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert setting.partition("=")[0] in done.stderr
-
-
-def test_nothing_acknowledged_is_lost_by_kill_9_under_load(tmp_path: Path) -> None:
-    """SYNC_FLUSH, several senders, killed at a random moment, over and over on one store."""
-    rng = random.Random(9)
-    port = free_port()
-    acknowledged: dict[int, list[bytes]] = {queue: [] for queue in range(4)}
-    doubtful: set[bytes] = set()
-
-    def load(queue: int, round_number: int, stop: threading.Event) -> None:
-        wire = Wire(port)
-        number = 0
-        with contextlib.suppress(OSError):
-            while not stop.is_set():
-                body = struct.pack(">iii", queue, round_number, number) * 20
-                number += 1
-                doubtful.add(body)
-                if wire.send(body, queue).code == 0:
-                    acknowledged[queue].append(body)
-                    doubtful.discard(body)
-        wire.close()
-
-    for round_number in range(6):
-        with broker(tmp_path, port, "flushDiskType=SYNC_FLUSH") as running:
-            stop = threading.Event()
-            threads = [
-                threading.Thread(target=load, args=(queue, round_number, stop))
-                for queue in range(4)
-            ]
-            for thread in threads:
-                thread.start()
-            time.sleep(0.1 + rng.random() * 0.4)
-            running.end(signal.SIGKILL)
-            stop.set()
-            for thread in threads:
-                thread.join(20)
-    assert (tmp_path / "store" / "abort").exists()
-    with broker(tmp_path, port, "flushDiskType=SYNC_FLUSH") as running:
-        wire = Wire(port)
-        for queue, bodies in acknowledged.items():
-            found = wire.read_all(queue)
-            # Each acknowledged one once and in order; between them only what was never answered.
-            assert [body for body in found if body not in doubtful] == bodies
-            assert len(found) == len(set(found))
-        wire.close()
-        assert running.end() == 0
-    assert sum(map(len, acknowledged.values())) > 50
 
 
 def test_sigterm_finishes_what_is_under_way_and_the_next_start_is_clean(tmp_path: Path) -> None:
