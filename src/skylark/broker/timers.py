@@ -248,7 +248,7 @@ class TimerService:
             due = self.timers.due(now_ms, _BATCH_MAX)
             if due:
                 return 0 if self._deliver(due) else _RETRY_MS
-            has_more |= self.timers.tend()
+            has_more |= self.timers.tend() or self.timers.is_building
             if self._clock.monotonic_ms() >= self._tend_at_ms:
                 if self._roll(now_ms):
                     has_more = True
@@ -471,11 +471,14 @@ class TimerService:
             half = len(plans) // 2
             return [*self._put(plans[:half]), *self._put(plans[half:])]
         if status in _ILLEGAL:
-            # Together with the word it may be too large for a file; one after the other is as good.
-            results = self._store.put(messages)
-            status = next((r.status for r in results if r.status is not PutStatus.PUT_OK), status)
-            if all(result.status is PutStatus.PUT_OK for result in results):
-                status = PutStatus.PUT_OK
+            # Together with the word it may be too large for a file; one after the other is as good,
+            # as long as nothing is called done that is not.
+            results = []
+            for message in messages:
+                results += self._store.put([message])
+                status = results[-1].status
+                if status is not PutStatus.PUT_OK:
+                    break
         if status is PutStatus.PUT_OK:
             self._count(plans, messages, results)
         return [status] * len(plans)
