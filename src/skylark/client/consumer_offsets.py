@@ -53,6 +53,13 @@ class ConsumerOffsets(Protocol):
         """This was committed on another way."""
         ...
 
+    def is_confirmed_by(self, queue: MessageQueue, committed: int | None) -> bool:
+        """Whether what is found in store may follow from what we have put there.
+
+        False where we have committed something, and the store knows nothing of it any more.
+        """
+        ...
+
     def forget(self, queue: MessageQueue) -> None:
         """The queue has left; somebody else may commit to it from now on."""
         ...
@@ -112,6 +119,13 @@ class RemoteOffsets:
         """This was committed on another way."""
         self._kept[queue] = offset
 
+    def is_confirmed_by(self, queue: MessageQueue, committed: int | None) -> bool:
+        """Whether what is found in store may follow from what we have put there."""
+        kept = self._kept.get(queue)
+        if kept != committed:
+            self._kept.pop(queue, None)  # A crash took some of it: the next commit says it again.
+        return not kept or bool(committed)
+
     def forget(self, queue: MessageQueue) -> None:
         """The queue has left."""
         self._kept.pop(queue, None)
@@ -165,6 +179,10 @@ class LocalOffsets:
 
     def noted(self, queue: MessageQueue, offset: int) -> None:
         """This was committed on another way: no other way exists."""
+
+    def is_confirmed_by(self, queue: MessageQueue, committed: int | None) -> bool:
+        """Whether what is found in store may follow from what we have put there: it is a file."""
+        return True
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue has left; what was committed stays in the file."""

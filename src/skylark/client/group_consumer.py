@@ -71,6 +71,7 @@ class GroupConsumer(AnsweringMember):
         self._subscriptions = {}
         self._listeners = []
         self._heard = {}
+        self._ending = {}
         self._is_suspended = False
 
     # Life.
@@ -202,6 +203,7 @@ class GroupConsumer(AnsweringMember):
         for place in self._queues:
             self._offsets.forget(place)
         self._queues.clear()
+        self._ending.clear()
         self._heard.clear()
         await self._session.leave_consumer(self)
 

@@ -58,6 +58,9 @@ class ProcessQueue:
         self.is_dropped = False
         self.is_paused = False
         self.is_flow_limited = False
+        # Its broker was out of reach. Until it has confirmed what we hold of it, nothing is
+        # committed, and in order nothing is handed out: it may have begun anew.
+        self.is_doubtful = False
         self.locked_at_ms: int | None = None  # Orderly: when the broker last confirmed the lock.
         self.pulled_at_ms = now_ms
         self.consumed_at_ms = now_ms

@@ -76,6 +76,10 @@ class PullOwner(Protocol):
         """A broker is gone."""
         ...
 
+    async def confirm(self, queue: ProcessQueue) -> bool:
+        """Ask whether what is held of a doubtful queue still counts; False: ask again later."""
+        ...
+
     def commit_noted(self, queue: MessageQueue, offset: int) -> None:
         """A pull has taken our progress along."""
         ...
@@ -124,7 +128,7 @@ class Puller:
         self._fields: dict[str, str] = {}
         self._has_tag: Callable[[StoredMessage], bool] | None = None
         self._is_retry = is_retry_topic(queue.queue.topic)
-        self._said: str | None = None
+        self._said: object = None
 
     async def run(self) -> None:
         """Pull until the queue is dropped; cancel to stop at once."""
@@ -138,6 +142,9 @@ class Puller:
     async def _turn(self) -> int:
         """Pull once; return how long to wait before the next time."""
         queue = self._queue
+        is_confirmed = not queue.is_doubtful or await self._owner.confirm(queue)
+        if queue.is_dropped:
+            return 0
         if queue.is_paused or (reason := self._owner.exceeded(queue)) is not None:
             await self._wait_for_room("paused" if queue.is_paused else reason)
             return 0
@@ -152,6 +159,12 @@ class Puller:
             self._session.doubt_route(queue.queue.topic)
             return self._retry_ms
         is_master = address == self._session.master_address(queue.queue.broker_name)
+        if is_master and not is_confirmed:
+            # Nor may it be asked for messages yet. A replica may, and takes no commits.
+            self._avoided[address] = self._clock.monotonic_ms() + AVOID_MS
+            address, is_master = self._address(), False
+            if address is None or address == self._session.master_address(queue.queue.broker_name):
+                return self._retry_ms
         offset, committed = queue.next_offset, queue.commit_offset
         started_ms = self._clock.monotonic_ms()
         try:
@@ -296,7 +309,7 @@ class Puller:
         logger.debug("queue=%s pulling waits: %s", queue, reason)
         queue.is_flow_limited = True
         try:
-            while not queue.is_dropped and (
+            while not (queue.is_dropped or queue.is_doubtful) and (
                 queue.is_paused or self._owner.exceeded(queue) is not None
             ):
                 queue.wakes_puller = asyncio.get_running_loop().create_future()
@@ -307,10 +320,10 @@ class Puller:
 
     def _say(self, error: Exception) -> int:
         # A broker that is gone is worth one line, not one in every second.
-        text = str(error)
+        what = (type(error), getattr(error, "code", None))
         is_damage = isinstance(error, InvalidBody | RemoteProtocolError | KeyError | ValueError)
         level = logging.WARNING if is_damage else logging.INFO
-        level = logging.DEBUG if text == self._said else level
-        logger.log(level, "queue=%s pull failed: %s", self._queue, text)
-        self._said = text
+        level = logging.DEBUG if what == self._said else level
+        logger.log(level, "queue=%s pull failed: %s", self._queue, error)
+        self._said = what
         return self._retry_ms

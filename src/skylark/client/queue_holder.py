@@ -49,6 +49,7 @@ class QueueHolder(GroupMember):
     _locks: QueueLocks
     _closing: asyncio.Event
     _tasks: TaskScope
+    _ending: dict[MessageQueue, ProcessQueue]  # Discarded, and a handler still runs.
     _again_ms: int  # How soon to try again what could not be done in a rebalance.
 
     # Offsets.
@@ -68,7 +69,7 @@ class QueueHolder(GroupMember):
         return {
             place: queue.commit_offset
             for place, queue in self._queues.items()
-            if not queue.is_dropped
+            if not queue.is_dropped and not queue.is_doubtful
         }
 
     async def _keep_committed(self) -> None:
@@ -80,8 +81,10 @@ class QueueHolder(GroupMember):
 
     async def _take(self, places: list[MessageQueue]) -> bool:
         """Begin with new queues; False if some of them could not be taken now."""
+        locked: dict[MessageQueue, int]
         if self.config.orderly and not self.config.is_broadcasting:
-            locked = await self._locks.lock(places)
+            answers = await self._locks.lock(place for place in places if self._is_idle(place))
+            locked = {place: at_ms for place, at_ms in answers.items() if at_ms is not None}
             if len(locked) < len(places):
                 self._again_ms = LOCK_AGAIN_MS
         else:
@@ -97,6 +100,14 @@ class QueueHolder(GroupMember):
                 [place for place in locked if place not in self._queues], oneway=True
             )
         return len(locked) == len(places) and all(started)
+
+    def _is_idle(self, place: MessageQueue) -> bool:
+        """Whether no handler is left of a time before, which would run beside a new one."""
+        before = self._ending.get(place)
+        if before is None or before.running_count:
+            return before is None
+        del self._ending[place]
+        return True
 
     @abstractmethod
     def _must_wait_for_handover(self) -> bool:
@@ -160,7 +171,11 @@ class QueueHolder(GroupMember):
         if self.config.orderly and not self.config.is_broadcasting:
             # The lock stays with a handler that still runs; the queue goes at the next round.
             gone = [queue for queue in leaving if not queue.running_count]
-        progress = {queue.queue: queue.commit_offset for queue in gone if not queue.is_dropped}
+        progress = {
+            queue.queue: queue.commit_offset
+            for queue in gone
+            if not queue.is_dropped and not queue.is_doubtful
+        }
         for queue in gone:
             queue.drop()
             queue.wake_puller()
@@ -188,6 +203,8 @@ class QueueHolder(GroupMember):
 
     def _discard(self, queue: ProcessQueue) -> None:
         """Forget a queue and what was in hand of it; nothing of it is committed."""
+        if queue.running_count and self.config.orderly:
+            self._ending[queue.queue] = queue
         self._stop_pulling(queue)
         queue.drop()
         queue.wake_puller()
@@ -253,8 +270,60 @@ class QueueHolder(GroupMember):
     async def _keep_locks(self) -> None:
         while True:
             await self._clock.sleep_ms(LOCK_REFRESH_MS)
-            held = await self._locks.lock(self._queues)
-            for place, at_ms in held.items():
+            answers = await self._locks.lock({**self._queues, **self._ending})
+            for place, at_ms in answers.items():
                 queue = self._queues.get(place)
                 if queue is not None:
-                    queue.locked_at_ms = at_ms
+                    self._note_lock(queue, at_ms)
+
+    def _note_lock(self, queue: ProcessQueue, at_ms: int | None) -> None:
+        queue.locked_at_ms = at_ms
+        if at_ms is None:
+            # Somebody else has it. Nothing more goes out until the broker says that it is ours.
+            logger.warning("group=%s queue=%s its lock is lost", self._group, queue)
+            queue.is_doubtful = True
+            queue.wake_puller()
+
+    # Doubts.
+
+    def broker_lost(self, address: str) -> None:
+        """A connection to a broker has ended: what it knew of us has to be confirmed."""
+        for queue in self._queues.values():
+            if self._session.master_address(queue.queue.broker_name) == address:
+                queue.is_doubtful = True
+                queue.locked_at_ms = None
+                queue.wake_puller()
+
+    async def confirm(self, queue: ProcessQueue) -> bool:
+        """Ask the broker whether what we hold of a queue still counts; False if it cannot say.
+
+        A broker that knows nothing of what we committed has begun anew, and so has its queue, even
+        where it has grown to the same offsets again: we begin anew as well.
+        """
+        place = queue.queue
+        try:
+            committed = await self._offsets.read(place)
+        except (NoRoute, TransportError, BrokerError) as error:
+            logger.debug("queue=%s cannot be confirmed yet: %s", queue, error)
+            return False
+        if queue.is_dropped:
+            return True
+        if not self._offsets.is_confirmed_by(place, committed):
+            logger.warning(
+                "group=%s queue=%s its broker knows nothing of what was committed: it begins anew",
+                *(self._group, queue),
+            )
+            self._discard(queue)
+            self._begin_soon()
+            return True
+        if self.config.orderly and not self.config.is_broadcasting:
+            answers = await self._locks.lock([place])
+            if answers.get(place) is None or queue.is_dropped:
+                return queue.is_dropped
+            queue.locked_at_ms = answers[place]
+        queue.is_doubtful = False
+        return True
+
+    @abstractmethod
+    def _begin_soon(self) -> None:
+        """Take again what is ours and not in our hands."""

@@ -25,14 +25,20 @@ class QueueLocks:
         self._session = session
         self._group = group
 
-    async def lock(self, places: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Lock queues; return those that we hold, and since when at the least (monotonic)."""
+    async def lock(self, places: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
+        """Lock queues; return since when at the least we hold each (monotonic).
+
+        None where the broker refuses, because somebody else has it; one whose broker does not
+        answer is left out.
+        """
         answers = await asyncio.gather(
             *(self._lock_at(name, wanted) for name, wanted in _by_broker(places).items())
         )
         return {place: at_ms for answer in answers for place, at_ms in answer.items()}
 
-    async def _lock_at(self, name: str, places: list[MessageQueue]) -> dict[MessageQueue, int]:
+    async def _lock_at(
+        self, name: str, places: list[MessageQueue]
+    ) -> dict[MessageQueue, int | None]:
         address = self._session.master_address(name)
         if address is None:
             return {}
@@ -52,7 +58,7 @@ class QueueLocks:
                     self._group,
                     place,
                 )
-        return dict.fromkeys((place for place in places if place in held), at_ms)
+        return {place: at_ms if place in held else None for place in places}
 
     async def unlock(self, places: Iterable[MessageQueue], *, oneway: bool) -> None:
         """Give locks back; what does not get through expires."""

@@ -181,6 +181,14 @@ class QueueSharer(QueueHolder):
         """A broker is gone."""
         self._members.trouble(address)
 
+    def broker_lost(self, address: str) -> None:
+        """A connection to a broker has ended."""
+        self._members.trouble(address)
+        super().broker_lost(address)
+
+    def _begin_soon(self) -> None:
+        self._rebalance_due.set()
+
     def offset_moved(self, queue: ProcessQueue, offset: int) -> None:
         """A queue no longer has what we asked for; it starts over where the broker says."""
         logger.warning(

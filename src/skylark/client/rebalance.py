@@ -35,6 +35,7 @@ class Members:
         self._known: frozenset[str] = frozenset()
         self._before: frozenset[str] = frozenset()
         self._trouble_ms: dict[str, int] = {}  # Address → when it was last gone.
+        self._silent: set[str] = set()  # Addresses of which that has been said.
         self.in_grace = False  # Whether the last answer may have been short.
 
     @property
@@ -77,14 +78,20 @@ class Members:
         try:
             timeout_ms = self._session.config.api_timeout_ms
             broker = self._session.broker(address)
-            return frozenset(await broker.get_consumer_ids(self._group, timeout_ms=timeout_ms))
+            found = frozenset(await broker.get_consumer_ids(self._group, timeout_ms=timeout_ms))
+            self._silent.discard(address)
+            return found
         except BrokerError as error:
             # A group without members is told as an error: our heartbeat has not come there yet.
             logger.debug("group=%s broker=%s has no members: %s", self._group, address, error)
             return frozenset()
         except (TransportError, InvalidBody) as error:
-            logger.warning(
-                "group=%s broker=%s get consumer id list failed: %s", self._group, address, error
+            level = logging.DEBUG if address in self._silent else logging.WARNING
+            self._silent.add(address)
+            logger.log(
+                level,
+                "group=%s broker=%s get consumer id list failed: %s",
+                *(self._group, address, error),
             )
             if isinstance(error, ConnectFailed | ConnectionLost):
                 self.trouble(address)  # One that is only slow has forgotten nobody.

@@ -110,6 +110,10 @@ class ConsumerMember(Protocol):
         """A topic has other queues or brokers than before."""
         ...
 
+    def broker_lost(self, address: str) -> None:
+        """A connection to a broker has ended: it may have forgotten what it knew of us."""
+        ...
+
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """An operator sets the group to other offsets."""
         ...
@@ -194,6 +198,7 @@ class Session:
         )
         self._brokers: dict[str, BrokerData] = {}  # By name, out of all routes.
         self._versions: dict[str, int] = {}  # What brokers said of themselves, by address.
+        self._unheard: dict[str, object] = {}  # Why a broker did not get the last heartbeat.
         self._doubted_ms: dict[str, int] = {}
         self._producers: dict[str, list[ProducerMember]] = {}
         self._consumers: dict[str, ConsumerMember] = {}
@@ -459,8 +464,14 @@ class Session:
                 body, timeout_ms=timeout_ms
             )
         except (TransportError, BrokerError) as error:
-            logger.info("broker=%s heartbeat failed: %s", address, error)
+            # A refusal is for people to see to; either is worth one line, not one at every try.
+            what = (type(error), getattr(error, "code", None))
+            level = logging.WARNING if isinstance(error, BrokerError) else logging.INFO
+            level = logging.DEBUG if self._unheard.get(address) == what else level
+            logger.log(level, "broker=%s heartbeat failed: %s", address, error)
+            self._unheard[address] = what
             return False
+        self._unheard.pop(address, None)
         return True
 
     async def _keep_heartbeats(self) -> None:
@@ -485,6 +496,8 @@ class Session:
     def _disconnected(self, peer: Peer) -> None:
         if self._is_open and peer.address not in self.name_servers.addresses:
             self.want_heartbeat()
+            for member in list(self._consumers.values()):
+                member.broker_lost(peer.address)
 
     async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None

@@ -42,9 +42,13 @@ class Consumer:
         self.routes: list[str] = []
         self.resets: list[tuple[str, Mapping[MessageQueue, int]]] = []
         self.consumed: list[bytes] = []
+        self.lost: list[str] = []
 
     def heartbeat_data(self) -> ConsumerData:
         return ConsumerData(self.group)
+
+    def broker_lost(self, address: str) -> None:
+        self.lost.append(address)
 
     def members_changed(self) -> None:
         self.changes += 1
