@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("nameserver", "store", "broker", "clients")
+SUITES = ("nameserver", "store", "broker", "clients", "transactions")
 
 
 def main(words: list[str]) -> int:
