@@ -18,7 +18,7 @@ from skylark.protocol.properties import encode_properties
 from skylark.protocol.record import encode_record_into
 from skylark.store import FlushDiskType, MessageStore, PutMessage, PutResult, PutStatus, StoreConfig
 from skylark.store.retention import Retention
-from skylark.testing.files import SimFiles
+from skylark.testing.files import SECTOR_BYTES, SimFiles
 from skylark.testing.stores import HOST, HOST_V6, TINY, HandClock
 
 HOUR_MS = 3_600_000
@@ -35,6 +35,7 @@ SYNC = dataclasses.replace(
 )
 ASYNC = dataclasses.replace(SYNC, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 POOLED = dataclasses.replace(ASYNC, transient_store_pool_enable=True)
+LARGE = dataclasses.replace(SYNC, mapped_file_size_commit_log=32768, max_message_size=14_000)
 WITH_EXT = dataclasses.replace(
     SYNC, enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=100
 )
@@ -122,11 +123,23 @@ class Moment:
 class ScriptedRun:
     """Drives a store step by step; the names of its methods are the words of a script."""
 
-    def __init__(self, config: StoreConfig, *, seed: int, page_bytes: int = 512) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        *,
+        seed: int,
+        page_bytes: int = 512,
+        tear_bytes: int = SECTOR_BYTES,
+    ) -> None:
         self.config = config
         self.rng = random.Random(seed)
         self.clock = HandClock()
-        self.files = SimFiles(recording=True, page_bytes=page_bytes, now_ms=self.clock.now_ms)
+        self.files = SimFiles(
+            recording=True,
+            page_bytes=page_bytes,
+            tear_bytes=tear_bytes,
+            now_ms=self.clock.now_ms,
+        )
         self.history: History = ()
         self.tables: tuple[bytes, ...] = ()
         self.moments: list[Moment] = []
@@ -212,6 +225,21 @@ class ScriptedRun:
         if observe:
             self.note()
         return results
+
+    def put_large(self, count: int) -> None:
+        """Put messages of several pages each, with bodies and properties that span sectors."""
+        rng = self.rng
+        messages = []
+        for _ in range(count):
+            message = self._flagged(self.message())
+            body = bytes(message.body) + rng.randbytes(rng.choice((100, 5_000, 11_000)))
+            note = "".join(rng.choices("abcdefgh", k=rng.choice((10, 700, 3_000))))
+            messages.append(
+                message._replace(
+                    body=body, properties=message.properties + f"\x02note\x01{note}".encode()
+                )
+            )
+        self.put_these(messages)
 
     def put_to(self, topic: str, queue_id: int, count: int, body_bytes: int) -> None:
         """Put messages of one queue, of one size."""
@@ -434,6 +462,20 @@ def long(run: ScriptedRun) -> None:
     run.flush()
 
 
+def large(run: ScriptedRun) -> None:
+    """Records of several pages: a power cut may take one from the middle, body or properties."""
+    for turn in range(5):
+        run.put_large(3)
+        run.wait()
+        run.flush(putting=turn == 2)
+        run.put_large(2)
+        if turn == 3:
+            run.flush_queues(thorough=True)
+    run.kill()
+    run.put_large(2)
+    run.flush()
+
+
 def aging(run: ScriptedRun) -> None:
     """Queues outlive their messages: their offsets must go on where they were."""
     run.put_to(TOPICS[1], 1, 5, 300)
@@ -486,6 +528,7 @@ SCRIPTS = {
     "tables": (tables, SYNC),
     "long": (long, SYNC),
     "long-async": (long, ASYNC),
+    "large": (large, LARGE),
     "aging": (aging, SYNC),
     "ext": (steady, WITH_EXT),
     "busy": (busy, SYNC),
@@ -494,9 +537,11 @@ SCRIPTS = {
 }
 
 
-def record(name: str, *, seed: int, page_bytes: int = 512) -> ScriptedRun:
+def record(
+    name: str, *, seed: int, page_bytes: int = 512, tear_bytes: int = SECTOR_BYTES
+) -> ScriptedRun:
     """Run a script to its end, and let its process die there."""
     script, config = SCRIPTS[name]
-    run = ScriptedRun(config, seed=seed, page_bytes=page_bytes)
+    run = ScriptedRun(config, seed=seed, page_bytes=page_bytes, tear_bytes=tear_bytes)
     script(run)
     return run

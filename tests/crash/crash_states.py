@@ -19,7 +19,7 @@ from crash_script import History, Moment, ScriptedRun, record
 
 from skylark.errors import SkylarkError
 from skylark.store import MessageStore
-from skylark.testing.files import SimFiles
+from skylark.testing.files import SECTOR_BYTES, SimFiles
 from skylark.testing.stores import HandClock
 
 
@@ -65,7 +65,11 @@ def enumerate_states(
     run: ScriptedRun, *, subsets: int = 4, seed: int = 0
 ) -> Iterator[tuple[int, str, Callable[[], SimFiles]]]:
     """Each state with the number of changes before the crash, and how it came about."""
-    disk = SimFiles(page_bytes=run.files.page_bytes, now_ms=run.clock.now_ms)
+    disk = SimFiles(
+        page_bytes=run.files.page_bytes,
+        tear_bytes=run.files.tear_bytes,
+        now_ms=run.clock.now_ms,
+    )
     yield 0, "nothing", disk.copy
     for number, change in enumerate(run.files.trace, 1):
         disk.apply(change)
@@ -73,12 +77,22 @@ def enumerate_states(
             yield number, how, make
 
 
-def sweep(name: str, *, seed: int, page_bytes: int, states: int, seeds: int = 2) -> Tally:
+def sweep(
+    name: str,
+    *,
+    seed: int,
+    page_bytes: int,
+    states: int,
+    seeds: int = 2,
+    tear_bytes: int = SECTOR_BYTES,
+) -> Tally:
     """Judge so many states of one script, from several runs of it, from beginning to end."""
     total = Tally()
     while total.states < states and not total.findings:
         wanted = min(states - total.states, -(-states // seeds))
-        total.add(campaign(name, seed=seed, page_bytes=page_bytes, wanted=wanted))
+        total.add(
+            campaign(name, seed=seed, page_bytes=page_bytes, wanted=wanted, tear_bytes=tear_bytes)
+        )
         seed += 1
     return total
 
@@ -88,6 +102,7 @@ def campaign(
     *,
     seed: int,
     page_bytes: int = 512,
+    tear_bytes: int = SECTOR_BYTES,
     wanted: int | None = None,
     nested_share: float = 0.01,
     findings_max: int = 3,
@@ -98,7 +113,7 @@ def campaign(
     wanted is about how many states are judged, drawn by the seed from all over the run; only names
     a single one.
     """
-    run = record(name, seed=seed, page_bytes=page_bytes)
+    run = record(name, seed=seed, page_bytes=page_bytes, tear_bytes=tear_bytes)
     judge = Judge(run.config, run.clock.now_ms())
     rng = random.Random(seed)
     tally = Tally()

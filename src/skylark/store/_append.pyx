@@ -856,6 +856,8 @@ cdef bint _is_torn(const uint8_t *memory, Py_ssize_t at, Record *record) noexcep
     cdef Py_ssize_t end = at + record.size, edge, place, length_at
     if record.topic_size + record.properties_size + 2 <= 3:
         return False
+    if memchr(memory + record.topic_at, 0, record.topic_size) != NULL:
+        return True
     if record.properties_size > 0 and memory[end - 1] == 0:
         return True
     length_at = record.topic_at + record.topic_size

@@ -619,6 +619,9 @@ def is_torn(buffer: memoryview, at: int, size: int, sys_flag: int) -> bool:
     end = at + size
     if end - topic_at <= 3:
         return False
+    # No topic has a zero in it, wherever the tear was.
+    if 0 in bytes(buffer[topic_at : topic_at + buffer[topic_at - 1]]):
+        return True
     has_properties = end - topic_at - 2 > buffer[topic_at - 1]
     if has_properties and buffer[end - 1] == 0:
         return True

@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..model.names import check_topic_name
 from ..protocol.record import DispatchInfo, decode_dispatch
-from .append import ENTRY_BYTES, QueueCursor, QueueTable, put_entry, tag_code
+from .append import ENTRY, ENTRY_BYTES, FILLER_SIZE, QueueCursor, QueueTable, put_entry, tag_code
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .consume_queue import ConsumeQueue, ConsumeQueueEntry
@@ -187,17 +187,26 @@ class ConsumeQueues:
         file_bytes = self._config.consume_queue_file_bytes
         names = [name for name in self._files.list_names(directory) if name.isdigit()]
         for name in sorted(names, key=int, reverse=True):
-            path = os.path.join(directory, name)
+            start = int(name)
             try:
-                content = self._files.read(path)
+                content = self._files.read(os.path.join(directory, name))
             except StoreUnreadable:
                 content = b""
-            if len(content) != file_bytes:
-                return (int(name) + file_bytes) // ENTRY_BYTES  # Nobody knows what was cut off.
-            used = len(content.rstrip(b"\0"))
-            if used:
-                return int(name) // ENTRY_BYTES + -(-used // ENTRY_BYTES)
-        return int(min(names, key=int)) // ENTRY_BYTES if names else 0
+            has_expired, end = start > 0, 0
+            whole = content[: len(content) // ENTRY_BYTES * ENTRY_BYTES]
+            for number, (physical_offset, size, code) in enumerate(ENTRY.iter_unpack(whole), 1):
+                is_sound = physical_offset >= 0 and 0 < size < FILLER_SIZE
+                if is_sound and physical_offset >= self._log.start:
+                    continue  # Of a record that a crash took, or the log would know it.
+                if is_sound or size == FILLER_SIZE:
+                    has_expired = True
+                if (physical_offset, size, code) != (0, 0, 0):
+                    end = number
+            if has_expired and len(content) != file_bytes:
+                return (start + file_bytes) // ENTRY_BYTES  # Nobody knows what was cut off.
+            if has_expired:
+                return start // ENTRY_BYTES + end
+        return 0
 
     def _require_files(self, queue: ConsumeQueue) -> None:
         """StoreDamaged where a queue has lost its files, or the first of them."""

@@ -6,7 +6,8 @@ left it. The model is at least as unkind as a journalling file system:
 - A page that was written since the file's last sync holds, after the crash, any of the contents it
   had since then, the synced one included; every page chooses for itself. A torn page is a mix of
   two of them, cut between sectors: a disk writes a sector of 512 bytes whole or not at all. With
-  pages of one sector, the default, every mix of sectors is among the states.
+  pages of one sector, the default, every mix of sectors is among the states. tear_bytes=1 models a
+  disk that no one makes, which stops within a sector.
 - A creation, removal or rename that was not followed by sync_directory may be undone. Within one
   directory the operations survive in order, so what remains is a prefix.
 - A file that was created and never synced may come back empty; one that has grown since its last
@@ -25,7 +26,7 @@ import errno
 import fnmatch
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -191,13 +192,16 @@ class SimFiles:
         self,
         *,
         page_bytes: int = 512,
+        tear_bytes: int = SECTOR_BYTES,
         capacity_bytes: int = 1 << 40,
         now_ms: Callable[[], int] = lambda: 0,
         map_limit: int = 1024,
         recording: bool = False,
     ) -> None:
         assert page_bytes % SECTOR_BYTES == 0
+        assert page_bytes % tear_bytes == 0
         self.page_bytes = page_bytes
+        self.tear_bytes = tear_bytes
         self.capacity_bytes = capacity_bytes
         self.foreign_bytes = 0  # Space taken by others; tests move it to fill the disk.
         self.trace: list[DiskChange] = []
@@ -578,7 +582,7 @@ class SimFiles:
 
         def page(_: tuple[int, int], versions: list[bytes]) -> bytes:
             chosen, other = rng.choice(versions), rng.choice(versions)
-            cut = rng.randrange(0, self.page_bytes + SECTOR_BYTES, SECTOR_BYTES)
+            cut = rng.randrange(0, self.page_bytes + self.tear_bytes, self.tear_bytes)
             return chosen[:cut] + other[cut:] if rng.random() < 0.2 else chosen
 
         return self._after_crash(page, lambda _, count: rng.randint(0, count), rng.random() < 0.5)
@@ -614,9 +618,8 @@ class SimFiles:
         dirty = [(i.number, page) for i in self._inodes.values() for page in i.pending]
         for lost in dirty:
             add(f"page {lost} lost", _lose(lost), _all_names, False)
-        cuts = range(SECTOR_BYTES, self.page_bytes, SECTOR_BYTES)
         for torn in dirty:
-            for at in cuts[:: -(-len(cuts) // tears) or 1]:
+            for at in self._cuts(tears, random.Random(f"{seed} {torn}")):
                 add(f"page {torn} torn at {at}", _tear(torn, at), _all_names, False)
         for directory, pending in self._pending_names.items():
             for kept in range(len(pending)):
@@ -627,6 +630,64 @@ class SimFiles:
             plans.append((f"random subset {number}", partial(self.crash, rng)))
         return plans
 
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, bytes], directories: Iterable[str]) -> SimFiles:
+        """A disk with these files and directories, all synced."""
+        files = cls()
+        for directory in sorted(directories):
+            files.make_directory(directory)
+        for path, content in tree.items():
+            files.create(path, len(content), reserve=False)
+            files.overwrite(path, 0, content)
+        return files.copy()
+
+    def misfit(self, tree: Mapping[str, bytes]) -> str | None:
+        """Why files found after a real power cut are none that this disk allows; None if they are.
+
+        For comparing the model with a file system: replay a trace on both, cut the power of one.
+        """
+        self.observe()
+        touched = {
+            name
+            for pending in self._pending_names.values()
+            for change in pending
+            for name in (change.path, change.data.decode())
+        }
+        for path in self._durable_names.keys() - touched - tree.keys():
+            return f"{path} is gone, and its name was synced"
+        for path, content in tree.items():
+            numbers = {self._durable_names.get(path), self._names.get(path)}
+            numbers |= {
+                change.inode
+                for pending in self._pending_names.values()
+                for change in pending
+                if change.path == path
+            }
+            inodes = [self._inodes[number] for number in numbers if number in self._inodes]
+            if not any(self._may_hold(inode, content) for inode in inodes):
+                return f"{path} holds what it never held"
+        return None
+
+    def _may_hold(self, inode: _Inode, content: bytes) -> bool:
+        """Whether each sector is one that the file has had since its last sync, or lost."""
+        if inode.is_length_synced and not inode.pending and len(content) != len(inode.seen):
+            return False
+        for at in range(0, len(content), SECTOR_BYTES):
+            page, within = divmod(at, self.page_bytes)
+            versions = inode.pending.get(page, [self._page(inode.seen, page)])
+            sector = content[at : at + SECTOR_BYTES]
+            held = {v[within : within + SECTOR_BYTES].ljust(len(sector), b"\0") for v in versions}
+            if not inode.is_length_synced:
+                held.add(bytes(len(sector)))
+            if sector not in held:
+                return False
+        return True
+
+    def _cuts(self, count: int, rng: random.Random) -> list[int]:
+        """Where a page may be torn: some places between its sectors, or any."""
+        places = range(self.tear_bytes, self.page_bytes, self.tear_bytes)
+        return sorted(rng.sample(places, min(count, len(places))))
+
     def _after_crash(
         self,
         page_of: _PageChoice,
@@ -635,6 +696,7 @@ class SimFiles:
     ) -> SimFiles:
         after = SimFiles(
             page_bytes=self.page_bytes,
+            tear_bytes=self.tear_bytes,
             capacity_bytes=self.capacity_bytes,
             now_ms=self._now_ms,
             map_limit=self._map_limit,
