@@ -68,6 +68,7 @@ from .refill import Refill
 from .registration import Registration
 from .replication import Replication, make_secret
 from .slave_sync import SlaveSync
+from .staging import StagingService
 from .stats import SAMPLE_MS, Both, BrokerStats
 from .timers import TimerService
 from .topics import TopicTable
@@ -207,6 +208,7 @@ class Broker:
             # What a replica delivered would be in its log, and not in its master's.
             await stack.enter_async_context(_delivering(parts, scope))
             stack.callback(scope.spawn(parts.transactions.run()).cancel)
+            stack.callback(scope.spawn(parts.staging.run()).cancel)
         for timer in (
             scope.spawn(self._save_offsets(parts)),
             scope.spawn(self._save_filters(parts)),
@@ -399,6 +401,13 @@ class Broker:
             observer=observer,
         )
         transactions.load()
+        staging = StagingService(
+            identity,
+            store=store,
+            clock=clock,
+            timeout_ms=config.staged_rows_timeout_hours * 3_600_000,
+        )
+        staging.load()
         timers = TimerService(
             live,
             identity,
@@ -422,6 +431,7 @@ class Broker:
             delay=delay,
             timers=timers,
             transactions=transactions,
+            staging=staging,
             filters=filters,
             flow=flow,
             replication=replication,
@@ -432,7 +442,7 @@ class Broker:
             retention=Retention(
                 store,
                 clock,
-                undelivered_from=lambda: _oldest(delay, timers, transactions),
+                undelivered_from=lambda: _oldest(delay, timers, transactions, staging),
             ),
             files=files,
             clock=clock,

@@ -341,6 +341,12 @@ class BrokerConfig(ServerSettings):
         at_least=1,
         at_most=_INT_MAX,
     )
+    staged_rows_timeout_hours: int = setting(
+        168,
+        "Rows of a job that its driver has not decided about are rolled back after so many hours.",
+        at_least=1,
+        at_most=8_760,
+    )
     bulk_pull_bytes_max: int = setting(
         4 * _MIB,
         "Most bytes in the answer to a pull that asks for more than the ordinary limits by its "

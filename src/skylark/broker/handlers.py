@@ -9,6 +9,7 @@
     41 42           queue locks                              processors/lock.py
     37 323          transactions: ends, checks again         processors/transaction.py
     324 325         replies to requests                      processors/reply.py
+    810500 …        rows that appear all at once             processors/staging.py
     12 33 321       messages by key, by id, by place         processors/query.py
     17 21 … 329     what operators ask                       processors/admin/
 
@@ -38,6 +39,7 @@ from .processors.query import QueryProcessor
 from .processors.reply import ReplyProcessor
 from .processors.send import SendProcessor
 from .processors.sendback import SendBackProcessor
+from .processors.staging import StagingProcessor
 from .processors.transaction import TransactionProcessor
 
 Handle = Callable[[Any, Peer], Response | Coroutine[Any, Any, Response | None] | None]
@@ -150,9 +152,21 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         flusher=parts.flusher,
         flow=parts.flow,
     )
+    staging = StagingProcessor(
+        parts.identity,
+        sends=sends,
+        staging=parts.staging,
+        durability=sends.durability,
+        store=parts.store,
+        flow=parts.flow,
+        clock=parts.clock,
+    )
     code = RequestCode
     typed: Typed = {
         **admin.table(parts),
+        code.STAGE_ROWS: (headers.StageRowsRequest, staging.stage),
+        code.DECIDE_ROWS: (None, staging.decide),
+        code.GET_DECISION: (headers.GetDecisionRequest, staging.decision),
         code.QUERY_MESSAGE: (headers.QueryMessageRequest, queries.query),
         code.VIEW_MESSAGE_BY_ID: (headers.ViewMessageRequest, queries.view),
         code.QUERY_CONSUME_QUEUE: (headers.QueryConsumeQueueRequest, queries.consume_queue),

@@ -23,6 +23,7 @@ from .locks import QueueLocks
 from .observer import Observer
 from .offsets import ConsumerOffsets
 from .replication import Replication
+from .staging import StagingService
 from .stats import BrokerStats
 from .timers import TimerService
 from .topics import TopicTable
@@ -44,6 +45,7 @@ class Parts:
     delay: DelayService
     timers: TimerService
     transactions: TransactionService
+    staging: StagingService
     filters: FilterTable
     flow: FlowControl
     replication: Replication

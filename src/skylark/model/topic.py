@@ -19,6 +19,7 @@ from enum import IntFlag, StrEnum
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+STAGED_TOPIC = "rmq_sys_staged"
 BENCHMARK_TOPIC = "BenchmarkTest"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -51,6 +52,7 @@ UNSENDABLE_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
+        STAGED_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,
         TRANS_CHECK_MAX_TIME_TOPIC,
@@ -60,7 +62,7 @@ UNSENDABLE_TOPICS = frozenset(
 )
 """Written by the broker alone."""
 
-UNREADABLE_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
+UNREADABLE_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, STAGED_TOPIC})
 """Read by the broker alone: what is not committed is nobody's to see."""
 
 

@@ -150,6 +150,10 @@ class RequestCode(IntEnum):
     ADD_REPEAT = 810_403
     # Ours: RocketMQ has no code for it.
     LIST_TRANSACTIONS = 810_323
+    # Ours, of jobs whose rows appear all at once; see headers/staging.py.
+    STAGE_ROWS = 810_500
+    DECIDE_ROWS = 810_501
+    GET_DECISION = 810_502
 
 
 class ResponseCode(IntEnum):

@@ -135,14 +135,14 @@ class SendProcessor:
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._durability = Durability(
+        self.durability = Durability(
             store, flusher, flow, quorum, replica_timeout_ms=live.current.slave_timeout
         )
         self._flow = flow
         self._clock = clock
         self._rng = rng
         self._observer = observer
-        self._is_sync = self._durability.is_waited_for
+        self._is_sync = self.durability.is_waited_for
         self._level_max = len(store.config.delay_levels_ms)
         self._plain_version: DataVersion | None = None
         self._plain_config: BrokerConfig | None = None
@@ -248,7 +248,7 @@ class SendProcessor:
             return self._answers(stored, status)
 
         end = max(result.end for result in results)
-        if self._is_sync and end > 0 and not self._durability.is_safe(end) and _wait(commands):
+        if self._is_sync and end > 0 and not self.durability.is_safe(end) and _wait(commands):
             return self.defer_until_safe(end, len(commands), answers)
         return answers()
 
@@ -446,6 +446,17 @@ class SendProcessor:
     # Batches.
 
     def _send_batch(self, command: Command, header: _Header, born_host: bytes) -> Stored:
+        topic, queue_id, messages = self.batch_messages(command, header, born_host)
+        results = self._store.put_group(messages)
+        if results[0].status is PutStatus.PUT_OK:
+            size_bytes = sum(result.size_bytes for result in results)
+            self._observer.stored(topic.name, len(results), size_bytes)
+        return Stored(command, queue_id, results)
+
+    def batch_messages(
+        self, command: Command, header: _Header, born_host: bytes
+    ) -> tuple[TopicConfig, int, list[PutMessage]]:
+        """Check a batch; its topic and queue, and what to append."""
         topic = self.checked_topic(header)
         queue_id = self._checked_queue(topic, header.queue_id)
         if is_retry_topic(topic.name):
@@ -494,11 +505,7 @@ class SendProcessor:
                     header.reconsume_times or 0,
                 )
             )
-        results = self._store.put_group(messages)
-        if results[0].status is PutStatus.PUT_OK:
-            size_bytes = sum(result.size_bytes for result in results)
-            self._observer.stored(topic.name, len(results), size_bytes)
-        return Stored(command, queue_id, results)
+        return topic, queue_id, messages
 
     # Answers.
 
@@ -507,7 +514,7 @@ class SendProcessor:
         if self._is_sync:
             end = max((item.results[-1].end for item in stored), default=0)
         commands = [item.command for item in stored]
-        if end <= 0 or self._durability.is_safe(end) or not _wait(commands):
+        if end <= 0 or self.durability.is_safe(end) or not _wait(commands):
             answers += self._answers(stored)
             return answers
         return self.defer_until_safe(
@@ -524,7 +531,7 @@ class SendProcessor:
             if not deferred.is_done:
                 deferred.answer(answers(status))
 
-        cancel = self._durability.when_safe(end, count, finish)
+        cancel = self.durability.when_safe(end, count, finish)
         deferred.on_dropped = lambda _: cancel()
         return deferred
 

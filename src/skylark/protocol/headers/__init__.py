@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     from .send import SendMessageRequest as SendMessageRequest
     from .send import SendMessageRequestV2 as SendMessageRequestV2
     from .send import SendMessageResponse as SendMessageResponse
+    from .staging import GetDecisionRequest as GetDecisionRequest
+    from .staging import StageRowsRequest as StageRowsRequest
     from .tables import REQUEST_HEADERS as REQUEST_HEADERS
     from .tables import RESPONSE_HEADERS as RESPONSE_HEADERS
     from .timer import AddRepeatRequest as AddRepeatRequest
@@ -203,6 +205,7 @@ else:
                 "ListTimersRequest",
                 "TimerResponse",
             ),
+            "staging": ("GetDecisionRequest", "StageRowsRequest"),
             "transaction": (
                 "CheckTransactionStateRequest",
                 "EndTransactionRequest",

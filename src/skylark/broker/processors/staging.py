@@ -1,0 +1,116 @@
+"""Staging: rows of a job that appear all at once, when its driver has decided which count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from ...clock import Clock
+from ...errors import BrokerError, InvalidBatch, InvalidBody, InvalidName
+from ...protocol.codes import RequestCode, ResponseCode
+from ...protocol.command import Command
+from ...protocol.exchange import Peer, Request, Response
+from ...protocol.headers import GetDecisionRequest, SendMessageRequest, StageRowsRequest
+from ...store import MessageStore, PutStatus
+from ..durability import Durability
+from ..flow import FlowControl
+from ..identity import Identity
+from ..staging import StagingService, read_decision, read_key
+from .send import SendProcessor
+
+_LATE: dict[PutStatus, int] = {
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+class StagingProcessor:
+    """Serves jobs."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        sends: SendProcessor,
+        staging: StagingService,
+        durability: Durability,
+        store: MessageStore,
+        flow: FlowControl,
+        clock: Clock,
+    ) -> None:
+        self._identity = identity
+        self._sends = sends
+        self._staging = staging
+        self._durability = durability
+        self._store = store
+        self._flow = flow
+        self._clock = clock
+
+    async def stage(self, request: Request[StageRowsRequest], peer: Peer) -> Response:
+        """Serve STAGE_ROWS."""
+        self._require_writable()
+        header = request.header
+        key = read_key(header.stage)
+        as_sent = SendMessageRequest(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=0,
+            born_timestamp=header.born_timestamp,
+            flag=0,
+            batch=True,
+        )
+        command = Command.request(RequestCode.SEND_BATCH_MESSAGE, body=request.body)
+        try:
+            _, _, rows = self._sends.batch_messages(
+                command, as_sent, self._identity.born_host(peer)
+            )
+        except (InvalidBatch, InvalidBody, InvalidName) as error:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        await self._wait_safe(self._staging.stage(key, header.first_row, rows))
+        return Response()
+
+    async def decide(self, request: Request[None], peer: Peer) -> Response:
+        """Serve DECIDE_ROWS."""
+        self._require_writable()
+        decision, end = self._staging.decide(read_decision(request.body))
+        while True:
+            moved = self._staging.apply_some(decision)
+            if moved is None:
+                break
+            end = max(end, moved)
+            await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
+        await self._wait_safe(max(end, self._store.log.appended if end == 0 else end))
+        return Response(body=json.dumps(decision.to_json()).encode())
+
+    def decision(self, request: Request[GetDecisionRequest], peer: Peer) -> Response:
+        """Serve GET_DECISION."""
+        found = self._staging.decision(request.header.sink)
+        value = {} if found is None else {**found.to_json(), "done": found.is_done}
+        return Response(body=json.dumps(value).encode())
+
+    def _require_writable(self) -> None:
+        if self._store.is_replica:
+            raise BrokerError(
+                ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave: rows go to its master"
+            )
+        refusal = self._flow.refusal()
+        if refusal is not None:
+            raise BrokerError(*refusal)
+
+    async def _wait_safe(self, end: int) -> None:
+        if self._durability.is_safe(end):
+            return
+        done: asyncio.Future[PutStatus | None] = asyncio.get_running_loop().create_future()
+        cancel = self._durability.when_safe(end, 1, done.set_result)
+        try:
+            status = await done
+        except asyncio.CancelledError:
+            cancel()
+            raise
+        if status is not None:
+            code = _LATE.get(status, ResponseCode.SERVICE_NOT_AVAILABLE)
+            raise BrokerError(code, f"the rows are not as safe as they should be: {status.name}")
