@@ -72,9 +72,10 @@ class ReplicaWorld:
         role: str = "SYNC_MASTER",
         replicas: int = 1,
         link: LinkConfig = CALM,
+        disk_latency_ms: int = 0,
         **settings: Any,
     ) -> None:
-        self.cluster = SimCluster(seed, link=link)
+        self.cluster = SimCluster(seed, link=link, executor_latency_us=disk_latency_ms * 1000)
         self.role = role
         self.settings = settings
         self.rng = self.cluster.rng("world")
@@ -218,7 +219,7 @@ class ReplicaWorld:
             sys_flag=0,
             born_timestamp=1,
             flag=0,
-            properties=f"KEYS\x01k{number}\x02",
+            properties=f"KEYS\x01k{number:04d}\x02",
             reconsume_times=0,
             unit_mode=False,
             batch=False,

@@ -26,7 +26,7 @@ def test_a_replica_has_the_same_log_queues_and_index() -> None:
         (replica,) = world.replicas
         world.check_nothing_lost(replica)
         found = world.store(replica).query(
-            "Replicated", "k7", count_max=8, begin_ms=0, end_ms=2**62
+            "Replicated", "k0007", count_max=8, begin_ms=0, end_ms=2**62
         )
         assert len(found.records) == 1
 

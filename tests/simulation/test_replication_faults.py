@@ -134,10 +134,12 @@ def test_a_replica_takes_over_by_hand_when_the_master_is_lost(seed: int) -> None
     async def scenario(world: ReplicaWorld) -> None:
         await world.wait_following()
         async with world.sender() as broker:
-            sending = asyncio.create_task(world.send_for_ever(broker, gap_ms=20))
+            world.cluster.network.slow(["s1"], 30)  # So that an early answer is a wrong one.
+            sending = asyncio.create_task(world.send_for_ever(broker, gap_ms=10))
             await world.cluster.clock.sleep_ms(4_000)
             world.master.crash()
             await cancelled(sending)
+            world.cluster.network.slow(["s1"], 0)
             old, (new,) = world.master, world.replicas
             await new.stop()
             world.master, world.replicas = new, [old]
@@ -233,6 +235,46 @@ def test_equally_long_histories_are_told_apart_and_the_replicas_is_given_up_dura
 
     with ReplicaWorld(
         30, flush_disk_type="SYNC_FLUSH", ha_recover_from_slave=False, role="ASYNC_MASTER"
+    ) as world:
+        world.run(scenario)
+
+
+def test_what_is_given_up_stays_so_after_a_power_cut() -> None:
+    """H2: RocketMQ moves a pointer, and the tail is still there for the next recovery to find."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_following()
+        (other,) = world.replicas
+        async with world.sender() as broker:
+            for _ in range(5):
+                await world.send(broker, size=300)
+            await world.wait_level()
+            await world.master.stop()
+            await other.stop()
+            world.ids = {"m": 1, "s1": 0}
+            other.start()
+            await world.wait_serving(other)
+            promoted = RemoteBroker(broker._channels, f"{other.address}:{PORT}")
+            for _ in range(8):
+                await world.send(promoted, size=300)
+            await other.stop()
+            world.ids = {"m": 0, "s1": 1}
+            world.master.start()
+            await world.wait_serving(world.master)
+            await world.send(broker, size=300)  # A shorter history than the other.
+            end = world.store(world.master).log.appended
+            other.start()
+            await world.wait_following()
+            await world.wait_level()
+            world.master.pause()
+            other.crash()
+            other.start()
+            await world.wait_serving(other)
+            assert world.store(other).log.appended == end
+            assert len(world.held(world.store(other))) == 6
+
+    with ReplicaWorld(
+        32, flush_disk_type="SYNC_FLUSH", ha_recover_from_slave=False, role="ASYNC_MASTER"
     ) as world:
         world.run(scenario)
 
