@@ -48,7 +48,8 @@ class Handling:
     body: bytes
     tries: int
     begun_ms: int
-    ended_ms: int | None = None  # None while it runs, and for ever if its member died.
+    ended_ms: int | None = None  # None while it runs, and for ever if its member died or it failed.
+    failed_ms: int | None = None
     topic: str = TOPIC
 
 
@@ -120,7 +121,11 @@ class Member:
             topic=message.topic,
         )
         world.handled.append(call)
-        said = await self.decide(message, self) if self.decide is not None else None
+        try:
+            said = await self.decide(message, self) if self.decide is not None else None
+        except Exception:
+            call.failed_ms = world.now_ms
+            raise
         if self.node.is_running:  # Not a word of the dead.
             call.ended_ms = world.now_ms
         return said

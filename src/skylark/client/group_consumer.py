@@ -72,6 +72,7 @@ class GroupConsumer(AnsweringMember):
         self._listeners = []
         self._heard = {}
         self._ending = {}
+        self._again = None
         self._is_suspended = False
 
     # Life.
@@ -191,6 +192,7 @@ class GroupConsumer(AnsweringMember):
 
     async def _leave(self) -> None:
         """Commit, unlock, unregister: in this order, so that nobody starts before our commit."""
+        self._stop_trying()
         for queue in self._queues.values():
             self._stop_pulling(queue)
         await self._keep_distance(self._queues.values())
@@ -199,7 +201,7 @@ class GroupConsumer(AnsweringMember):
             queue.drop()
             queue.wake_puller()
         if self.config.orderly:
-            await self._locks.unlock(self._queues, oneway=False)
+            await self._locks.unlock_all()
         for place in self._queues:
             self._offsets.forget(place)
         self._queues.clear()

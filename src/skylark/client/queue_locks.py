@@ -24,6 +24,7 @@ class QueueLocks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self._ours: set[MessageQueue] = set()  # Asked for and not refused: we may hold these.
 
     async def lock(self, places: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
         """Lock queues; return since when at the least we hold each (monotonic).
@@ -42,6 +43,7 @@ class QueueLocks:
         address = self._session.master_address(name)
         if address is None:
             return {}
+        self._ours.update(places)
         # Before the request: our idea of the lease must not outlive the broker's.
         at_ms = self._session.clock.monotonic_ms()
         try:
@@ -53,6 +55,7 @@ class QueueLocks:
             return {}
         for place in places:
             if place not in held:
+                self._ours.discard(place)
                 logger.info(
                     "doRebalance, %s, add a new mq failed, %s, because lock failed",
                     self._group,
@@ -60,9 +63,14 @@ class QueueLocks:
                 )
         return {place: at_ms if place in held else None for place in places}
 
+    async def unlock_all(self) -> None:
+        """Give back whatever may be ours, also what a start that was given up asked for."""
+        await self.unlock(list(self._ours), oneway=False)
+
     async def unlock(self, places: Iterable[MessageQueue], *, oneway: bool) -> None:
         """Give locks back; what does not get through expires."""
         for name, held in _by_broker(places).items():
+            self._ours.difference_update(held)
             address = self._session.master_address(name)
             if address is None:
                 continue

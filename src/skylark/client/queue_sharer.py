@@ -34,7 +34,7 @@ class QueueSharer(QueueHolder):
     _conflicts: SubscriptionConflicts
     _rebalance_due: asyncio.Event
     _rebalancing: asyncio.Lock
-    _pause_ms: int
+    _again: asyncio.TimerHandle | None  # When what could not be done is tried again.
     _listeners: list[QueueListener]
     _heard: dict[str, tuple[frozenset[MessageQueue], frozenset[MessageQueue]]]
 
@@ -50,23 +50,27 @@ class QueueSharer(QueueHolder):
     # Rebalance.
 
     async def _keep_rebalanced(self) -> None:
-        pause_ms = self._pause_ms
         while True:
             try:
-                async with asyncio.timeout(pause_ms / 1000):
+                async with asyncio.timeout(self.config.rebalance_interval_ms / 1000):
                     await self._rebalance_due.wait()
             except TimeoutError:
                 pass  # Time for the one that nobody asked for.
             await self._rebalance()
-            pause_ms = self._pause_ms
 
     async def _rebalance(self) -> None:
         async with self._rebalancing:
             self._rebalance_due.clear()
-            is_settled = await self._share_out()
-            self._pause_ms = self.config.rebalance_interval_ms
-            if not is_settled:
-                self._pause_ms = min(self._pause_ms, self._again_ms)
+            self._stop_trying()
+            if not await self._share_out():
+                self._again = asyncio.get_running_loop().call_later(
+                    self._again_ms / 1000, self._rebalance_due.set
+                )
+
+    def _stop_trying(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     async def _share_out(self) -> bool:
         """Take what is ours and let go of what is not; False if something is left to do soon."""

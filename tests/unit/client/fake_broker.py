@@ -178,7 +178,7 @@ class FakeBroker:
 
     def _notify(self, group: str) -> None:
         if self.notices:
-            for peer in self.members[group].values():
+            for peer in self.members.get(group, {}).values():
                 self.tell(peer, Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def tell(self, peer: Peer, code: int, fields: dict[str, str], body: bytes = b"") -> None:
