@@ -6,7 +6,9 @@ only its head needs watching: there is one timer for all levels, set for the ear
 
     # Never early by the wall clock; late by the loop's own delay only. Saving goes on beside it.
     # An offset is advanced after the copy is appended, and saved after the copy is on the disk: a
-    # crash repeats deliveries, and loses none. A table that cannot be read is a crash of long ago.
+    # crash loses none. What it may have delivered already is looked for in the log by its unique
+    # key, and only what is not found there is delivered again. The same after a table that was
+    # lost, cannot be read, or says what cannot be.
 
 Where the wall clock steps back, or a level was made shorter, a head could lie further ahead than
 its level's whole delay: it waits that delay from when it is seen, not more.
@@ -22,6 +24,7 @@ from ..errors import CorruptRecord, InvalidRecord, StoreError
 from ..model.message import Property, StoredMessage
 from ..model.topic import SCHEDULE_TOPIC
 from ..protocol.bodies import DelayOffsetTable
+from ..protocol.properties import parse_properties
 from ..protocol.record import decode_record
 from ..store import Arrival, MessageStore, PutMessage, PutStatus
 from .arrivals import Arrivals
@@ -36,6 +39,8 @@ _BATCH_MAX = 64
 _RETRY_MS = 100
 _LOOK_MS_MAX = 5_000  # The wall clock may jump: never sleep longer on its word.
 _IDLE_MS = 3_600_000
+_COPIES_MAX = 64
+_UNIQ_KEY = Property.UNIQ_KEY
 
 
 class DelayService:
@@ -62,6 +67,8 @@ class DelayService:
         self._observer = Observer() if observer is None else observer
         self._delays_ms = store.config.delay_levels_ms
         self._offsets: dict[int, int] = {}  # Level → the next offset to deliver.
+        # Level → below this offset what is due may have been delivered already, and is looked for.
+        self._unsure: dict[int, int] = {}
         self._seen: dict[int, tuple[int, int]] = {}  # Level → (offset of the head, when it is due).
         # Level → the wall time at which its head is due; a level without a head is not here.
         self._heads: dict[int, int] = {}
@@ -77,18 +84,23 @@ class DelayService:
             body = self._saved.load()
         except CorruptRecord as error:
             # Delivering twice is allowed, losing is not, and neither is standing still.
-            logger.error("all delayed messages that are kept are delivered again: %s", error)
+            logger.error("delayed messages begin at the oldest that is kept: %s", error)
             body = None
         offsets = {} if body is None else body.offsets
+        was_clean = self._store.recovery.was_clean and not self._store.is_replica
         for level in range(1, len(self._delays_ms) + 1):
             first = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
             last = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             given = offsets.get(level, first)
-            self._offsets[level] = max(first, min(given, last))
+            is_sound = body is not None and given <= last
+            # A number beyond the end says nothing, so we begin at the beginning.
+            self._offsets[level] = max(first, given) if is_sound else first
+            if not is_sound or not was_clean:
+                self._unsure[level] = last
             if self._offsets[level] != given:
                 logger.warning(
-                    "level=%d offset %d is outside of %d to %d, corrected",
-                    level, given, first, last,
+                    "level=%d offset %d is outside of %d to %d, corrected to %d",
+                    level, given, first, last, self._offsets[level],
                 )  # fmt: skip
 
     @property
@@ -211,6 +223,8 @@ class DelayService:
                     wait_ms = due_ms - now_ms
                     break
                 message = self._real(level, offset, stored)
+                if offset < self._unsure.get(level, 0) and self._is_delivered(message, due_ms):
+                    message = None
                 if message is not None:
                     messages.append(message)
                     ends.append(offset + 1)
@@ -258,6 +272,26 @@ class DelayService:
                 stored.properties.get(Property.REAL_QID),
             )  # fmt: skip
         return message
+
+    def _is_delivered(self, message: PutMessage | None, due_ms: int) -> bool:
+        """Whether the log has the copy already; only what has a unique key can be found."""
+        key = None if message is None else parse_properties(message.properties).get(_UNIQ_KEY)
+        if message is None or not key:
+            return False
+        found = self._store.query(
+            message.topic, key, count_max=_COPIES_MAX, begin_ms=due_ms - 1_000, end_ms=2**62
+        )
+        for record in found.records:
+            copy = decode_record(record, check_crc=False)
+            if (
+                copy.queue_id == message.queue_id
+                and copy.reconsume_times == message.reconsume_times
+                and copy.born_at_ms == message.born_at_ms
+                and copy.stored_at_ms >= due_ms
+                and copy.body == message.body
+            ):
+                return True
+        return False
 
     def _put(self, level: int, messages: list[PutMessage], ends: list[int]) -> bool:
         """Append deliveries, all or none; False where they are to be tried again."""
