@@ -1,0 +1,347 @@
+"""Rows that appear all at once, though drivers and brokers die between any two steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from skylark.broker import staging
+from skylark.broker.staging import (
+    ROW_PROPERTY,
+    Decision,
+    GroupKey,
+    StagingService,
+    read_decision,
+    read_key,
+)
+from skylark.errors import BrokerError
+from skylark.model.topic import STAGED_TOPIC
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.record import decode_record, pack_host
+from skylark.store import FlushDiskType, MessageStore, PutMessage
+from skylark.testing.files import SimFiles
+from skylark.testing.stores import TINY, HandClock
+
+HOST = pack_host("10.0.0.1", 10911)
+HOUR_MS = 3_600_000
+
+
+class Name:
+    """As much of an Identity as staging needs."""
+
+    store_host = HOST
+
+
+class World:
+    """A store, its clock, and the service on it; both can be lost and opened again."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.clock = HandClock()
+        self.files = SimFiles(now_ms=self.clock.now_ms)
+        self.config = dataclasses.replace(TINY, **changes)
+        self.open()
+
+    def open(self) -> None:
+        self.store = MessageStore.open(self.config, self.files, self.clock)
+        self.store.mark_open()
+        self.service = StagingService(
+            Name(),  # type: ignore[arg-type]
+            store=self.store,
+            clock=self.clock,
+            timeout_ms=168 * HOUR_MS,
+        )
+        self.service.load()
+
+    def kill(self) -> None:
+        """The process is gone; what it wrote is in the page cache."""
+        self.files = self.files.kill()
+        self.open()
+
+    def cut_power(self, rng: random.Random) -> None:
+        """The machine is gone, with a part of what was not synced."""
+        self.files = self.files.crash(rng)
+        self.open()
+
+    def flush(self) -> None:
+        work = self.store.begin_flush()
+        work.run()
+        self.store.end_flush(work)
+
+    def stage(self, key: GroupKey, first: int, bodies: list[bytes]) -> None:
+        self.service.stage(
+            key,
+            first,
+            [PutMessage("Real", len(body) % 3, body, b"k\x01v", 1, HOST, HOST) for body in bodies],
+        )
+
+    def apply(self, decision: Decision) -> None:
+        while self.service.apply_some(decision) is not None:
+            pass
+
+    def visible(self) -> list[tuple[bytes, str]]:
+        """All rows in the real topic: body, and what they say they are."""
+        found = []
+        for queue_id in range(3):
+            queue = self.store.queues.get("Real", queue_id)
+            if queue is None:
+                continue
+            for offset in range(queue.min_offset, queue.max_offset):
+                entry = queue.entry(offset)
+                assert entry is not None
+                record = self.store.get_by_physical_offset(entry.physical_offset, entry.size_bytes)
+                assert record is not None
+                message = decode_record(record)
+                assert "STAGE" not in message.properties
+                assert message.properties["k"] == "v"
+                found.append((message.body, message.properties[ROW_PROPERTY]))
+        return found
+
+
+def rows(batch: int, task: int, count: int = 5) -> list[bytes]:
+    return [b"%d-%d-%d" % (batch, task, number) for number in range(count)]
+
+
+def key(batch: int = 0, task: int = 0, attempt: str = "a") -> GroupKey:
+    return GroupKey("sink", batch, task, attempt)
+
+
+def decision(batch: int = 0, **tasks: tuple[str, int]) -> Decision:
+    return Decision("sink", batch, {int(task[1:]): found for task, found in tasks.items()})
+
+
+def test_staged_rows_are_seen_by_nobody_until_they_are_decided() -> None:
+    world = World()
+    world.stage(key(), 0, rows(0, 0))
+    world.stage(key(attempt="b"), 0, [b"loser"])
+    assert world.visible() == []
+    found, _ = world.service.decide(decision(t0=("a", 5)))
+    world.apply(found)
+    assert sorted(world.visible()) == [(b"0-0-%d" % n, f"sink/0/0/{n}") for n in range(5)]
+    assert len(world.service) == 0, "the loser is forgotten"
+
+
+def test_a_request_that_comes_again_changes_nothing() -> None:
+    world = World()
+    for _ in range(3):
+        world.stage(key(), 0, [b"1", b"2"])
+    world.stage(key(), 2, [b"3"])
+    world.stage(key(), 0, [b"1", b"2"])
+    found, _ = world.service.decide(decision(t0=("a", 3)))
+    world.apply(found)
+    assert sorted(body for body, _ in world.visible()) == [b"1", b"2", b"3"]
+
+
+def test_rows_that_do_not_follow_are_refused() -> None:
+    world = World()
+    world.stage(key(), 0, [b"1"])
+    with pytest.raises(BrokerError, match="must be tried again") as caught:
+        world.stage(key(), 2, [b"3"])
+    assert caught.value.code == ResponseCode.TRANSACTION_FAILED
+
+
+def test_the_first_decision_stands() -> None:
+    world = World()
+    world.stage(key(attempt="a"), 0, [b"a"])
+    world.stage(key(attempt="b"), 0, [b"b"])
+    world.apply(world.service.decide(decision(t0=("a", 1)))[0])
+    again, _ = world.service.decide(decision(t0=("b", 1)))
+    assert again.tasks == {0: ("a", 1)}
+    world.apply(again)
+    assert [body for body, _ in world.visible()] == [b"a"]
+    with pytest.raises(BrokerError, match="decided already"):
+        world.stage(key(attempt="c"), 0, [b"c"])
+
+
+def test_batches_only_go_up() -> None:
+    world = World()
+    world.stage(key(batch=3), 0, [b"3"])
+    world.apply(world.service.decide(decision(3, t0=("a", 1)))[0])
+    with pytest.raises(BrokerError, match="is over"):
+        world.service.decide(decision(2))
+
+
+def test_a_decision_about_rows_that_are_not_there_is_refused() -> None:
+    world = World()
+    world.stage(key(), 0, [b"1"])
+    for wrong in (decision(t0=("a", 2)), decision(t0=("x", 1)), decision(t0=("a", 1), t1=("a", 1))):
+        with pytest.raises(BrokerError, match="must be tried again"):
+            world.service.decide(wrong)
+    assert world.service.decision("sink") is None
+
+
+def test_a_batch_without_rows_is_decided_too() -> None:
+    world = World()
+    world.apply(world.service.decide(decision(7))[0])
+    world.kill()
+    found = world.service.decision("sink")
+    assert found is not None
+    assert (found.batch, found.is_done) == (7, True)
+
+
+def test_rows_in_doubt_hold_retention_back_and_expire() -> None:
+    world = World()
+    assert world.service.undelivered_from() is None
+    world.stage(key(), 0, [b"1"])
+    assert world.service.undelivered_from() == 0
+    world.clock.advance_ms(167 * HOUR_MS)
+    assert world.service.forget_expired() == 0
+    world.clock.advance_ms(2 * HOUR_MS)
+    assert world.service.forget_expired() == 1
+    assert world.service.undelivered_from() is None
+
+
+def test_what_is_decided_does_not_expire() -> None:
+    world = World()
+    world.stage(key(), 0, [b"1"])
+    found, _ = world.service.decide(decision(t0=("a", 1)))
+    world.clock.advance_ms(1_000 * HOUR_MS)
+    assert world.service.forget_expired() == 0
+    world.apply(found)
+    assert [body for body, _ in world.visible()] == [b"1"]
+
+
+def test_a_decision_outlives_the_log_that_holds_it() -> None:
+    world = World()
+    world.stage(key(), 0, [b"1"])
+    world.apply(world.service.decide(decision(t0=("a", 1)))[0])
+    first = world.store.max_offset(STAGED_TOPIC, 1)
+    for _ in range(staging.CARRIES_MAX):
+        world.clock.advance_ms(25 * HOUR_MS)
+        assert world.service.carry_on() == 1
+    assert world.store.max_offset(STAGED_TOPIC, 1) > first
+    world.kill()
+    found = world.service.decision("sink")
+    assert found is not None
+    assert (found.batch, found.is_done) == (0, True)
+    assert found.carried == staging.CARRIES_MAX
+    world.clock.advance_ms(25 * HOUR_MS)
+    world.service.carry_on()
+    assert world.service.decision("sink") is None, "nobody has used it for a month"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a/b/c/d", "s/1/2", "s/1/2/x/y", "s/-1/0/a", "s/1/0/a b", "s/1e3/0/a"]
+)
+def test_a_stage_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BrokerError, match="sink/batch/task/attempt"):
+        read_key(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{}", b"[]", b'{"sink":"s","batch":0,"tasks":[]}', b'{"sink":"s","batch":-1,"tasks":{}}',
+     b'{"sink":"s","batch":0,"tasks":{"0":["a"]}}', b'{"sink":"/","batch":0,"tasks":{"0":["a",1]}}',
+     b"[" * 100_000],
+)  # fmt: skip
+def test_a_decision_that_is_none_is_refused(text: bytes) -> None:
+    with pytest.raises(BrokerError):
+        read_decision(text)
+
+
+class Driver:
+    """A job of several batches, as Spark runs it: a batch is repeated until it is committed."""
+
+    def __init__(self, world: World, rng: random.Random, crash_at: int, power: bool) -> None:
+        self.world = world
+        self.rng = rng
+        self.steps_left = crash_at
+        self.power = power
+        self.attempts = 0
+        self.crashes = 0
+
+    def step(self) -> None:
+        """Between any two steps the broker may be gone, and with it this run of the batch."""
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self.crashes += 1
+            if self.power:
+                self.world.cut_power(self.rng)
+            else:
+                self.world.kill()
+            raise ConnectionError
+
+    def batch(self, number: int) -> None:
+        world = self.world
+        known = world.service.decision("sink")
+        if known is not None and known.batch == number:
+            self.apply(known)
+            return
+        tasks = {}
+        for task in range(3):
+            self.attempts += 1
+            attempt = f"t{self.attempts}"
+            bodies = rows(number, task, 4 + task)
+            for first in range(0, len(bodies), 2):
+                world.stage(key(number, task, attempt), first, bodies[first : first + 2])
+                world.flush()
+                self.step()
+            tasks[task] = (attempt, len(bodies))
+        found, _ = world.service.decide(Decision("sink", number, tasks))
+        self.step()
+        world.flush()
+        self.step()
+        self.apply(found)
+
+    def apply(self, found: Decision) -> None:
+        while self.world.service.apply_some(found) is not None:
+            self.step()
+        self.world.flush()
+        self.step()
+
+    def run(self, batches: int) -> None:
+        for number in range(batches):
+            while True:
+                try:
+                    self.batch(number)
+                    break
+                except ConnectionError:
+                    continue
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 3)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
+def test_every_row_is_there_once_wherever_the_broker_dies(power: bool) -> None:
+    expected = Counter(
+        body for batch in range(3) for task in range(3) for body in rows(batch, task, 4 + task)
+    )
+    crashes = 0
+    for crash_at in range(1, 75):
+        for seed in range(2 if power else 1):
+            world = World(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+            driver = Driver(world, random.Random(crash_at * 100 + seed), crash_at, power)
+            driver.run(3)
+            crashes += driver.crashes
+            found = world.visible()
+            assert Counter(body for body, _ in found) == expected, crash_at
+            assert len({row for _, row in found}) == len(found)
+            world.kill()
+            assert Counter(body for body, _ in world.visible()) == expected
+    assert crashes == (108 if power else 54), "one crash at each step of the run"
+
+
+def test_a_cut_append_is_completed_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one place where a crash parts an apply record from its copies; and a broken check."""
+    cut = 0
+    for seed in range(60):
+        world = World(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+        world.stage(key(), 0, rows(0, 0, 6))
+        found, _ = world.service.decide(decision(t0=("a", 6)))
+        world.flush()
+        world.service.apply_some(found)
+        world.cut_power(random.Random(seed))
+        known = world.service.decision("sink")
+        assert known is not None
+        copied = known.applied.get(0, 0)
+        assert copied == len(world.visible())
+        cut += 0 < copied < 3
+        world.apply(known)
+        assert sorted(body for body, _ in world.visible()) == sorted(rows(0, 0, 6))
+    assert cut, "no append was cut: the test does not test anything"
