@@ -21,10 +21,5 @@ class Observer:
     def missed(self, group: str, topic: str, queue_id: int) -> None:
         """A pull found nothing."""
 
-    def lagging(
-        self, group: str, topic: str, queue_id: int, behind_count: int, behind_bytes: int
-    ) -> None:
-        """How far a pull was behind the end of its queue."""
-
     def sent_back(self, group: str, topic: str, *, is_dead: bool) -> None:
         """A consumer gave a message back, to be retried or as a dead letter."""

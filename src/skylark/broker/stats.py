@@ -361,12 +361,6 @@ class Both(Observer):
         for one in self._each:
             one.missed(group, topic, queue_id)
 
-    def lagging(
-        self, group: str, topic: str, queue_id: int, behind_count: int, behind_bytes: int
-    ) -> None:
-        for one in self._each:
-            one.lagging(group, topic, queue_id, behind_count, behind_bytes)
-
     def sent_back(self, group: str, topic: str, *, is_dead: bool) -> None:
         for one in self._each:
             one.sent_back(group, topic, is_dead=is_dead)

@@ -8,7 +8,7 @@ import pytest
 from broker_world import BrokerWorld, Client, records
 
 from skylark.model.group import Subscription, SubscriptionGroupConfig
-from skylark.protocol.bodies import CheckClientConfigBody, ConsumerData, ConsumerList
+from skylark.protocol.bodies import CheckClientConfigBody, ConsumerData, ConsumerList, KVTable
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.hashes import tag_hash
 
@@ -161,6 +161,10 @@ def test_members_that_want_different_things_are_reported_and_both_served(
             clients = world.parts.clients
             assert {item.topic for item in clients.mismatches()} == {"T", "U"}
             assert clients.mismatches_total == 2
+            info = (await one.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body
+            figures = KVTable.from_json(info).table
+            assert figures["subscriptionMismatches"] == "2"
+            assert figures["subscriptionMismatchesTotal"] == "2"
             assert "client-1 subscribes 'A', client-2 'B'" in caplog.text
             # The first is not cut off by the second, as it would be by RocketMQ's broker.
             for client, body in ((one, b"A"), (two, b"B")):

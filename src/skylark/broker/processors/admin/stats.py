@@ -83,6 +83,8 @@ class StatsAdmin:
         """What waits here, under the names of the thread pools in which it would wait there."""
         parts = self._parts
         return {
+            "subscriptionMismatches": str(len(parts.clients.mismatches())),
+            "subscriptionMismatchesTotal": str(parts.clients.mismatches_total),
             "sendThreadPoolQueueSize": str(parts.flow.waiting),
             "sendThreadPoolQueueCapacity": str(parts.live.current.waiting_sends_max),
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
