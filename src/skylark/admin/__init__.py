@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .figures import TopicPlace as TopicPlace
     from .figures import TopicSummary as TopicSummary
     from .figures import TrackState as TrackState
+    from .timers import AddedRepeat as AddedRepeat
+    from .timers import WaitingTimer as WaitingTimer
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -43,5 +45,6 @@ else:
                 "TopicSummary",
                 "TrackState",
             ),
+            "timers": ("AddedRepeat", "WaitingTimer"),
         },
     )

@@ -49,6 +49,7 @@ from .figures import (
     TopicSummary,
     TrackState,
 )
+from .timers import TimerActions
 
 TOPIC_NOT_EXIST: Final = 17
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
@@ -67,7 +68,7 @@ def connect(namesrv_addr: str | None = None, **settings: Any) -> AdminClient:
     return AdminClient(connect_client(namesrv_addr, **settings))
 
 
-class AdminClient:
+class AdminClient(TimerActions):
     """An operator's view of a cluster; an async context manager."""
 
     def __init__(self, client: Client) -> None:

@@ -35,6 +35,7 @@ NOUNS = {
     "message": "skylark.cli.message",
     "config": "skylark.cli.config",
     "store": "skylark.cli.store",
+    "schedule": "skylark.cli.schedule",
 }
 # Command to module; each module has a function `command`.
 COMMANDS = {"lag": "skylark.cli.lag", "doctor": "skylark.cli.doctor"}

@@ -128,6 +128,24 @@ class Message:
     def setDelayTimeLevel(self, level: int) -> None:
         self._properties[Property.DELAY] = str(level)
 
+    def getDelayTimeSec(self) -> int:
+        return int(self._properties.get(Property.TIMER_DELAY_SEC, "0"))
+
+    def setDelayTimeSec(self, seconds: int) -> None:
+        self._properties[Property.TIMER_DELAY_SEC] = str(seconds)
+
+    def getDelayTimeMs(self) -> int:
+        return int(self._properties.get(Property.TIMER_DELAY_MS, "0"))
+
+    def setDelayTimeMs(self, ms: int) -> None:
+        self._properties[Property.TIMER_DELAY_MS] = str(ms)
+
+    def getDeliverTimeMs(self) -> int:
+        return int(self._properties.get(Property.TIMER_DELIVER_MS, "0"))
+
+    def setDeliverTimeMs(self, time_ms: int) -> None:
+        self._properties[Property.TIMER_DELIVER_MS] = str(time_ms)
+
     def isWaitStoreMsgOK(self) -> bool:
         return self._properties.get(Property.WAIT, "true") == "true"
 
@@ -157,6 +175,18 @@ class Message:
             f"properties={self._properties}, body={self.getBody()!r}}}"
         )
 
+    def _times(self) -> dict[str, int]:
+        """When to deliver it: as in 5.x, a level wins over a time, and seconds over the others."""
+        if self.getDelayTimeLevel() > 0:
+            return {}
+        if Property.TIMER_DELAY_SEC in self._properties:
+            return {"delay_ms": self.getDelayTimeSec() * 1000}
+        if Property.TIMER_DELAY_MS in self._properties:
+            return {"delay_ms": self.getDelayTimeMs()}
+        if Property.TIMER_DELIVER_MS in self._properties:
+            return {"deliver_at_ms": self.getDeliverTimeMs()}
+        return {}
+
     def to_model(self) -> _Message:
         """The same for skylark's own clients."""
         user = {
@@ -170,13 +200,23 @@ class Message:
             properties=user,
             flag=self._flag,
             delay_level=self.getDelayTimeLevel(),
+            **self._times(),
             wait_stored=self.isWaitStoreMsgOK(),
         )
 
 
 # Fields of their own in our messages, and the id that a message got when it was sent before.
 _OF_THE_CLIENT = frozenset(
-    {Property.TAGS, Property.KEYS, Property.DELAY, Property.WAIT, Property.UNIQ_KEY}
+    {
+        Property.TAGS,
+        Property.KEYS,
+        Property.DELAY,
+        Property.TIMER_DELAY_SEC,
+        Property.TIMER_DELAY_MS,
+        Property.TIMER_DELIVER_MS,
+        Property.WAIT,
+        Property.UNIQ_KEY,
+    }
 )
 
 

@@ -29,6 +29,7 @@ from .sending import SendStatus as SendStatus
 from .sending import send_answer_of as send_answer_of
 from .settings import BrokerConfigAnswer as BrokerConfigAnswer
 from .settings import SettingsCalls
+from .timers import TimerCalls
 from .topics import TopicCalls
 
 
@@ -41,5 +42,6 @@ class RemoteBroker(
     TopicCalls,
     GroupCalls,
     SettingsCalls,
+    TimerCalls,
 ):
     """One broker, by address: every conversation that it takes part in."""
