@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from ..config import DEFAULT, Flag, Loaded, ServerSettings, load, parse_set
+from ..config import DEFAULT, Flag, Loaded, ServerSettings, load, parse_set, safe_path
+from ..errors import ConfigError
 from . import exits
 
 logger = logging.getLogger(__name__)
@@ -70,12 +71,27 @@ def load_role(
     flags = [parse_set(text) for text in arguments.set]
     given = (*dedicated, *log_flags(arguments))
     flags += [Flag(key, text, name) for key, text, name in given if text is not None]
-    file = arguments.configFile
+    file = _config_file(arguments.configFile)
     loaded = load(schema, file=file, flags=flags)
     if file is None or loaded.sources[kept_in] != DEFAULT or file.lower().endswith(".toml"):
         return loaded
     config = loaded.config.replace(**{kept_in: os.path.abspath(file)})
     return Loaded(config, loaded.sources, loaded.warnings, loaded.notes)
+
+
+def _config_file(given: str | None) -> str | None:
+    """The file that is meant: as it is given, or where it lies in a RocketMQ installation."""
+    if given is None or os.path.exists(given) or os.path.isabs(given):
+        return given
+    home = os.environ.get("ROCKETMQ_HOME", "")
+    there = os.path.join(home, given)
+    if home and os.path.exists(there):
+        return there
+    raise ConfigError(
+        f"no config file {safe_path(given)} here or in "
+        f"{safe_path(home) if home else 'ROCKETMQ_HOME, which is not set'}; give a readable file "
+        "with -c"
+    )
 
 
 def run_role(loaded: Loaded[_S], file_name: str, run: Callable[[_S], int]) -> int:

@@ -19,7 +19,16 @@ from .explain import Explanation, explain, explain_all, reference_page
 from .files import Property, merge_properties, parse_properties
 from .load import DEFAULT, Flag, Loaded, Source, load, parse_set
 from .remote import Update, apply_update, public_items
-from .schema import Setting, Settings, Value, did_you_mean, setting, settings_of, value_text
+from .schema import (
+    Setting,
+    Settings,
+    Value,
+    did_you_mean,
+    safe_path,
+    setting,
+    settings_of,
+    value_text,
+)
 from .server import ServerSettings, config_text, update_from_text
 
 __all__ = [
@@ -45,6 +54,7 @@ __all__ = [
     "parse_set",
     "public_items",
     "reference_page",
+    "safe_path",
     "setting",
     "settings_of",
     "update_from_text",
