@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("nameserver", "store", "broker", "clients", "transactions")
+SUITES = ("nameserver", "store", "broker", "clients", "transactions", "replication")
 
 
 def main(words: list[str]) -> int:
