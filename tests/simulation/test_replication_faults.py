@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+from collections.abc import Mapping
 
 import pytest
-from replica_world import PORT, ReplicaWorld, cancelled
+from replica_world import NAME_SERVER, PORT, ReplicaWorld, cancelled
 
-from skylark.remote import RemoteBroker
+from skylark.remote import RemoteBroker, RemoteNameServer
 from skylark.replication.stream import encode_report
 from skylark.testing.checks import eventually
 from skylark.testing.faults import WEIGHTS, FaultPlan, inject
@@ -405,4 +406,80 @@ def test_a_replaced_master_is_told_by_its_replica_and_takes_no_more_writes() -> 
             assert "has been replaced" in world.parts(replica).replication.problem
 
     with ReplicaWorld(42, ha_cluster_key="secret") as world:
+        world.run(scenario)
+
+
+# The name server's view.
+
+
+def test_a_role_change_is_seen_at_once_and_a_late_leave_does_not_undo_it() -> None:
+    """N1: the old master stands still, the replica takes over; then the old one says goodbye."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_following()
+        old, (new,) = world.master, world.replicas
+        async with world.sender() as broker:
+            server = RemoteNameServer(broker._channels, NAME_SERVER)
+
+            async def members() -> Mapping[int, str]:
+                return (await server.get_cluster_info()).brokers["broker-a"].addresses
+
+            assert await members() == {0: f"{old.address}:{PORT}", 1: f"{new.address}:{PORT}"}
+            old.pause()
+            await new.stop()
+            world.ids = {new.name: 0}
+            world.master, world.replicas = new, []
+            new.start()
+            await world.wait_serving(new)
+            assert (await members())[0] == f"{new.address}:{PORT}"
+            old.resume()
+            await old.stop()
+            for _ in range(20):
+                assert await members() == {0: f"{new.address}:{PORT}"}
+                await world.cluster.clock.sleep_ms(500)
+
+    with ReplicaWorld(50, ha_recover_from_slave=False) as world:
+        world.run(scenario)
+
+
+def test_a_replica_finds_a_master_that_comes_later_within_seconds() -> None:
+    async def scenario(world: ReplicaWorld) -> None:
+        world.master.crash(reset=True)
+        await world.wait_serving(*world.replicas)
+        await world.cluster.clock.sleep_ms(20_000)
+        world.master.start()
+        began_ms = world.cluster.clock.monotonic_ms()
+        await world.wait_following()
+        # Not one heartbeat to the name server later, but as soon as it asks again.
+        assert world.cluster.clock.monotonic_ms() - began_ms < 10_000
+
+    with ReplicaWorld(51) as world:
+        world.run(scenario)
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 86_400_000, 24 * 365 * 86_400_000])
+def test_jumps_of_the_wall_clock_do_not_disturb_replication(jump_ms: int) -> None:
+    """I24, N3: time-outs and registrations go by the monotonic clock."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_following()
+        async with world.sender() as broker:
+            for node in (world.master, world.replicas[0]):
+                node.clock.jump_ms(jump_ms)
+                assert await world.send(broker) == "SEND_OK"
+                await world.cluster.clock.sleep_ms(40_000)
+                assert world.parts(world.replicas[0]).replication.is_following
+                assert await world.send(broker) == "SEND_OK"
+                await node.restart()
+                await world.wait_following()
+                node.clock.jump_ms(-jump_ms)
+                await world.cluster.clock.sleep_ms(40_000)
+                server = RemoteNameServer(broker._channels, NAME_SERVER)
+                members = (await server.get_cluster_info()).brokers["broker-a"].addresses
+                assert sorted(members) == [0, 1]
+                await sends_again(world, broker)
+        await world.wait_level()
+        world.check_prefix()
+
+    with ReplicaWorld(52) as world:
         world.run(scenario)
