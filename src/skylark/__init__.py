@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .client.push_consumer import PushConsumer as PushConsumer
     from .client.receipts import SendReceipt as SendReceipt
     from .client.received import ReceivedMessage as ReceivedMessage
+    from .client.subscriptions import PythonFilter as PythonFilter
     from .client.subscriptions import SqlFilter as SqlFilter
     from .client.transactional_producer import TransactionalProducer as TransactionalProducer
     from .client.transactional_producer import TransactionReceipt as TransactionReceipt
@@ -57,7 +58,7 @@ else:
             "client.push_consumer": ("PushConsumer",),
             "client.receipts": ("SendReceipt",),
             "client.received": ("ReceivedMessage",),
-            "client.subscriptions": ("SqlFilter",),
+            "client.subscriptions": ("PythonFilter", "SqlFilter"),
             "client.transactional_producer": ("TransactionReceipt", "TransactionalProducer"),
             "client.transactions": ("Transaction", "TransactionListener", "TransactionState"),
             "client.verdicts": ("RetryLater", "Suspend", "ToDlq", "Verdict"),

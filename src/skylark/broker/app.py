@@ -47,6 +47,7 @@ from ..remote.addresses import (
     HttpFetch,
 )
 from ..replication import EpochTable
+from ..sandbox import Workers
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
@@ -55,6 +56,7 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
 from .delay import DelayService
+from .filter_server import FilterServer
 from .filters import FilterTable
 from .flow import FlowControl
 from .groups import GroupTable
@@ -101,10 +103,12 @@ class Broker:
         observer: Observer | None = None,
         on_config: Callable[[BrokerConfig], None] = lambda config: None,
         random_bytes: Callable[[int], bytes] | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """host_ip is this machine's own address, for where the config names none.
 
-        random_bytes is what keys are proved with; the default is as good as rng.
+        random_bytes is what keys are proved with; the default is as good as rng. Without workers
+        there are no predicates.
         """
         if not config.broker_name:
             config = config.replace(broker_name="broker-a")
@@ -118,6 +122,7 @@ class Broker:
         self._observer = observer
         self._on_config = on_config
         self._random_bytes = rng.randbytes if random_bytes is None else random_bytes
+        self._workers = workers
         self._parts = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
         self._registration: Registration | None = None
@@ -203,6 +208,7 @@ class Broker:
         await stack.enter_async_context(flusher.running())
         await stack.enter_async_context(_as_it_was_raised(parts.retention.running()))
         scope = await stack.enter_async_context(TaskScope())
+        await stack.enter_async_context(_as_it_was_raised(parts.predicates.running()))
         await stack.enter_async_context(_keeping_time(parts, scope))
         if not store.is_replica:
             # What a replica delivered would be in its log, and not in its master's.
@@ -386,6 +392,10 @@ class Broker:
         )
         filters = FilterTable(live, os.path.join(folder, "consumerFilter.json"), files, clock)
         filters.load()
+        predicates = filters.predicates = FilterServer(
+            live, os.path.join(folder, "filterPredicates.json"), files, clock, self._workers
+        )
+        predicates.load()
         clients.on_group_gone = filters.unregister
         store.dispatcher.bitmap_of = filters.bitmap_of
         transactions = TransactionService(
@@ -433,6 +443,7 @@ class Broker:
             transactions=transactions,
             staging=staging,
             filters=filters,
+            predicates=predicates,
             flow=flow,
             replication=replication,
             observer=observer,
@@ -682,6 +693,20 @@ def os_broker(config: BrokerConfig) -> Broker:
         host_ip=ip,
         on_config=_set_log_level,
         random_bytes=random.SystemRandom().randbytes,
+        workers=_workers(config),
+    )
+
+
+def _workers(config: BrokerConfig) -> Workers | None:
+    if not config.filter_server_nums:
+        return None
+    from ..sandbox import OsWorkers, WorkerLimits
+
+    return OsWorkers(
+        WorkerLimits(
+            memory_bytes=config.filter_server_memory_bytes,
+            timeout_ms=config.filter_server_timeout_ms,
+        )
     )
 
 

@@ -395,6 +395,31 @@ class BrokerConfig(ServerSettings):
         remote=True,
         rocketmq_default=False,
     )
+    filter_server_nums: int = setting(
+        0,
+        "Processes for predicates that an operator uploads, each locked in; 0 switches them off.",
+        at_least=0,
+        at_most=64,
+        rocketmq_default=0,
+    )
+    filter_server_memory_bytes: int = setting(
+        128 * _MIB,
+        "Memory that each of these processes may use.",
+        at_least=48 * _MIB,
+        at_most=16 * _GIB,
+    )
+    filter_server_timeout_ms: int = setting(
+        1_000,
+        "How long a predicate may take over one batch of messages before it is stopped.",
+        at_least=10,
+        at_most=60_000,
+    )
+    filter_server_access_key: str = setting(
+        "", "Who may upload predicates; empty: nobody. Needs filterServerSecretKey."
+    )
+    filter_server_secret_key: str = setting(
+        "", "What uploads of predicates are signed with.", secret=True
+    )
     expect_consumer_num_use_filter: int = setting(
         32,
         "How many groups are expected to filter one topic by expressions.",

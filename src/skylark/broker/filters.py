@@ -40,6 +40,7 @@ from ..protocol.properties import LazyProperties, parse_properties
 from ..protocol.record import DispatchInfo, properties_text
 from ..store import ExtUnit, MessageFilter
 from .config import LiveConfig
+from .filter_server import PYTHON, FilterServer
 from .saved_table import SavedTable, SmallFiles
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class FilterTable:
         self._own: dict[str, MessageFilter] = {}
         self._retry_filters: dict[str, MessageFilter] = {}
         self.figures = FilterFigures()
+        self.predicates: FilterServer | None = None
 
     # The file.
 
@@ -162,7 +164,7 @@ class FilterTable:
         topics = set()
         for one in subscriptions:
             topics.add(one.topic)
-            if not is_by_tags(one.expression_type) and one.expression:
+            if one.expression and one.expression_type not in ("", TAG, PYTHON):
                 self._register(group, one)
         for topic, groups in self._topics.items():
             if topic not in topics:
@@ -267,6 +269,14 @@ class FilterTable:
             self._expressions[text] = known
         return known
 
+    def check(self, text: str, kind: str) -> None:
+        """Refuse what a consumer could not use; raises BrokerError or InvalidExpression."""
+        if kind == PYTHON and self.predicates is not None:
+            self.predicates.require(text)
+            return
+        self.require_enabled(kind)
+        self.compiled(text, kind)
+
     def require_enabled(self, kind: str) -> None:
         """Refuse expressions while they are switched off."""
         if not self._live.current.enable_property_filter:
@@ -280,6 +290,8 @@ class FilterTable:
 
     def of_pull(self, topic: str, group: str, text: str, kind: str) -> MessageFilter:
         """The filter of a pull that brings its own expression; raises BrokerError."""
+        if kind == PYTHON and self.predicates is not None:
+            return self.predicates.of_pull(text)
         self.require_enabled(kind)
         known = self.get(topic, group)
         if known is not None and known.data.expression == text:
@@ -303,6 +315,8 @@ class FilterTable:
 
     def of_subscription(self, group: str, wanted: Subscription, version: int) -> MessageFilter:
         """The filter of a pull that goes by the heartbeats; raises BrokerError."""
+        if wanted.expression_type == PYTHON:
+            return self.of_pull(wanted.topic, group, wanted.expression, PYTHON)
         known = self.get(wanted.topic, group)
         if known is None:
             self.require_enabled(wanted.expression_type)

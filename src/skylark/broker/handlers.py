@@ -8,6 +8,7 @@
     36              a message to be retried                  processors/sendback.py
     41 42           queue locks                              processors/lock.py
     37 323          transactions: ends, checks again         processors/transaction.py
+    302             predicates that operators upload         filter_server.py
     324 325         replies to requests                      processors/reply.py
     810500 …        rows that appear all at once             processors/staging.py
     12 33 321       messages by key, by id, by place         processors/query.py
@@ -131,6 +132,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         store=parts.store,
         arrivals=parts.arrivals,
         filters=parts.filters,
+        predicates=parts.predicates,
         clock=parts.clock,
         observer=parts.observer,
         has_near_replica=parts.replication.has_near_replica,
@@ -186,6 +188,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
             heartbeats.list_consumers,
         ),
         code.CHECK_CLIENT_CONFIG: (None, heartbeats.check_config),
+        code.REGISTER_MESSAGE_FILTER_CLASS: (None, parts.predicates.upload),
         code.CONSUMER_SEND_MSG_BACK: (headers.ConsumerSendMsgBackRequest, send_backs.send_back),
         code.LOCK_BATCH_MQ: (None, locks.lock),
         code.UNLOCK_BATCH_MQ: (None, locks.unlock),

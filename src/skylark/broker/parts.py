@@ -15,6 +15,7 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import BrokerConfig, LiveConfig
 from .delay import DelayService
+from .filter_server import FilterServer
 from .filters import FilterTable
 from .flow import FlowControl
 from .groups import GroupTable
@@ -47,6 +48,7 @@ class Parts:
     transactions: TransactionService
     staging: StagingService
     filters: FilterTable
+    predicates: FilterServer
     flow: FlowControl
     replication: Replication
     observer: Observer

@@ -21,7 +21,7 @@ from ..protocol.bodies import ConsumerData
 from .consumer_config import ConsumerConfig
 from .session import Session
 from .start_point import StartPoint
-from .subscriptions import SQL92, Expression, make_subscription
+from .subscriptions import TAG, Expression, make_subscription
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class GroupMember(ABC):
 
     async def _check_filters(self) -> None:
         for subscription in self._subscriptions.values():
-            if subscription.expression_type != SQL92:
+            if subscription.expression_type == TAG:
                 continue
             route = self._session.routes.known(subscription.topic)
             for data in route.brokers if route is not None else ():

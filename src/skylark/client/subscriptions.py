@@ -4,6 +4,7 @@
     * or nothing       every message
     A || B             messages with tag A or tag B
     SqlFilter("…")     messages whose properties satisfy an SQL92 expression
+    PythonFilter("…")  messages that a predicate of the broker's filter server lets pass
 
 The broker filters by the hash of the tag; hashes collide, so the exact tag is compared again here.
 """
@@ -21,6 +22,7 @@ from ..protocol.hashes import tag_hash
 
 TAG = "TAG"
 SQL92 = "SQL92"
+PYTHON = "PYTHON"
 TAG_SEPARATOR = "||"
 
 
@@ -35,8 +37,19 @@ class SqlFilter:
             raise ConfigError("an SQL filter needs an expression, for example a > 5")
 
 
-Expression = str | SqlFilter | None
-"""Tags joined by ||, an SqlFilter, or None for everything."""
+@dataclass(frozen=True, slots=True)
+class PythonFilter:
+    """Messages that a predicate lets pass, which an operator has uploaded: `name` or `name@3`."""
+
+    predicate: str
+
+    def __post_init__(self) -> None:
+        if not self.predicate.strip():
+            raise ConfigError("a Python filter needs the name of a predicate, for example big@3")
+
+
+Expression = str | SqlFilter | PythonFilter | None
+"""Tags joined by ||, an SqlFilter, a PythonFilter, or None for everything."""
 
 Subscriptions = str | Mapping[str, Expression]
 """One topic as a whole, or topics with an expression each."""
@@ -49,6 +62,13 @@ def make_subscription(topic: str, expression: Expression, version: int) -> Subsc
             topic=topic,
             expression=expression.expression,
             expression_type=SQL92,
+            version=version,
+        )
+    if isinstance(expression, PythonFilter):
+        return Subscription(
+            topic=topic,
+            expression=expression.predicate,
+            expression_type=PYTHON,
             version=version,
         )
     if expression is None or not expression.strip() or expression.strip() == SUBSCRIBE_ALL:

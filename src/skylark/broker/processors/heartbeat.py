@@ -110,8 +110,7 @@ class HeartbeatProcessor:
             if is_by_tags(subscription.expression_type):
                 parse_tags(subscription.expression)
             else:
-                self._filters.require_enabled(subscription.expression_type)
-                self._filters.compiled(subscription.expression, subscription.expression_type)
+                self._filters.check(subscription.expression, subscription.expression_type)
         except InvalidExpression as error:
             return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return Response()

@@ -20,6 +20,7 @@ and bulkPullBytesMax in one answer, also where the records come from the disk.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,12 +39,15 @@ from ...protocol.exchange import Deferred, Peer
 from ...protocol.hashes import tag_hash
 from ...protocol.headers import PullMessageRequest, PullMessageResponse
 from ...protocol.properties import encode_properties
+from ...protocol.record import decode_records, properties_text
+from ...sandbox import Candidate, PredicateFailed
 from ...store import GetResult, GetStatus, MessageFilter, MessageStore, PutMessage
 from .. import fast_path
 from ..arrivals import Arrivals, Waiter
 from ..clients import Clients
 from ..config import LiveConfig
 from ..fast_path import PullFields
+from ..filter_server import FilterServer, PredicateFilter
 from ..filters import FilterTable, is_by_tags
 from ..groups import GroupTable
 from ..identity import Identity
@@ -109,6 +113,7 @@ class PullProcessor:
         store: MessageStore,
         arrivals: Arrivals,
         filters: FilterTable,
+        predicates: FilterServer,
         clock: Clock,
         observer: Observer,
         has_near_replica: Callable[[], bool] = lambda: False,
@@ -122,6 +127,7 @@ class PullProcessor:
         self._store = store
         self._arrivals = arrivals
         self._expressions = filters
+        self._predicates = predicates
         self._clock = clock
         self._observer = observer
         self._has_near_replica = has_near_replica
@@ -145,6 +151,10 @@ class PullProcessor:
             held = self._hold(pull, header.suspend_ms)
             if held is not None:
                 return held
+        if code == ResponseCode.SUCCESS and isinstance(pull.filter, PredicateFilter):
+            deferred = Deferred()
+            self._judge(pull, pull.filter, found, deferred)
+            return deferred
         return self._answer(pull, found, code)
 
     # Checks.
@@ -411,6 +421,9 @@ class PullProcessor:
         ):
             self._wait(pull._replace(offset=found.next_offset), deferred, deadline_ms)
             return
+        if found.status is GetStatus.FOUND and isinstance(pull.filter, PredicateFilter):
+            self._judge(pull, pull.filter, found, deferred)
+            return
         answer = self._answer(pull, found, self._code(pull, found))
         deferred.answer(answer if isinstance(answer, bytes) else (answer,))
 
@@ -427,6 +440,33 @@ class PullProcessor:
             "the answers before this one have not been read yet",
             header.to_fields(),
         )
+
+    # Predicates.
+
+    def _judge(
+        self, pull: Pull, wanted: PredicateFilter, found: GetResult, deferred: Deferred
+    ) -> None:
+        """Answer with the messages that a predicate lets pass, when it has said which."""
+        assert wanted.predicate is not None
+        records, candidates = _candidates(found)
+
+        def judged(verdicts: bytes | PredicateFailed) -> None:
+            if isinstance(verdicts, PredicateFailed):
+                refusal = pull.command.reply(ResponseCode.SYSTEM_ERROR, str(verdicts), {}, b"")
+                deferred.answer((refusal,))
+                return
+            kept = [record for record, passes in zip(records, verdicts, strict=True) if passes]
+            passed = dataclasses.replace(
+                found,
+                status=GetStatus.FOUND if kept else GetStatus.NO_MATCHED_MESSAGE,
+                chunks=kept,
+                message_count=len(kept),
+                byte_count=sum(map(len, kept)),
+            )
+            answer = self._answer(pull, passed, self._code(pull, passed))
+            deferred.answer(answer if isinstance(answer, bytes) else (answer,))
+
+        self._predicates.judge(wanted.predicate, candidates, judged)
 
     # Offsets that are not there.
 
@@ -472,6 +512,32 @@ class PullProcessor:
                 )
             ]
         )
+
+
+def _candidates(found: GetResult) -> tuple[list[bytes | memoryview], list[Candidate]]:
+    """The records of a read one by one, and what a predicate is told of each."""
+    records: list[bytes | memoryview] = []
+    candidates = []
+    for chunk in found.chunks:
+        at = 0
+        for one in decode_records(chunk, check_crc=False):
+            records.append(chunk[at : at + one.size_bytes])
+            at += one.size_bytes
+            text = properties_text(records[-1])
+            candidates.append(
+                Candidate(
+                    one.topic,
+                    text,
+                    one.body,
+                    one.sys_flag,
+                    one.queue_id,
+                    one.queue_offset,
+                    one.born_at_ms,
+                    one.stored_at_ms,
+                    one.reconsume_times,
+                )
+            )
+    return records, candidates
 
 
 def _typed(command: Command) -> PullFields:

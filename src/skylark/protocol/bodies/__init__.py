@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .consume_queue import QueryConsumeQueueBody as QueryConsumeQueueBody
     from .filters import ConsumerFilterData as ConsumerFilterData
     from .filters import ConsumerFilterTable as ConsumerFilterTable
+    from .filters import PredicateTableBody as PredicateTableBody
+    from .filters import PredicateVersion as PredicateVersion
     from .heartbeat import CheckClientConfigBody as CheckClientConfigBody
     from .heartbeat import ConsumerData as ConsumerData
     from .heartbeat import ConsumerList as ConsumerList
@@ -78,7 +80,12 @@ else:
                 "ConsumeQueueData",
                 "QueryConsumeQueueBody",
             ),
-            "filters": ("ConsumerFilterData", "ConsumerFilterTable"),
+            "filters": (
+                "ConsumerFilterData",
+                "ConsumerFilterTable",
+                "PredicateTableBody",
+                "PredicateVersion",
+            ),
             "heartbeat": (
                 "CheckClientConfigBody",
                 "ConsumerData",

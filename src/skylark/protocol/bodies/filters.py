@@ -88,3 +88,46 @@ class ConsumerFilterTable(Body):
             topic = topics.setdefault(one.topic, {"groupFilterData": {}, "topic": one.topic})
             topic["groupFilterData"][one.group] = one.to_members()
         return {"filterDataByTopic": topics}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredicateVersion(Body):
+    """One version of a predicate that an operator has uploaded."""
+
+    name: str
+    version: int
+    source: str
+    uploaded_ms: int = 0
+
+    @classmethod
+    def from_members(cls, members: Members) -> Self:
+        return cls(
+            name=members.text("name"),
+            version=members.i32("version"),
+            source=members.text("source"),
+            uploaded_ms=members.i64("uploadedTime", 0),
+        )
+
+    def to_members(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "source": self.source,
+            "uploadedTime": self.uploaded_ms,
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateTableBody(Body):
+    """Every predicate of a broker, in filterPredicates.json."""
+
+    predicates: tuple[PredicateVersion, ...] = ()
+
+    @classmethod
+    def from_members(cls, members: Members) -> Self:
+        return cls(
+            tuple(PredicateVersion.from_members(one) for one in members.objects("predicates"))
+        )
+
+    def to_members(self) -> dict[str, Any]:
+        return {"predicates": [one.to_members() for one in self.predicates]}
