@@ -183,6 +183,7 @@ class BrokerWorld:
         self.clock = SimClock(self.loop)
         self.files = SimFiles(now_ms=self.clock.now_ms)
         self.broker: Broker | None = None
+        self.workers: Any = None  # For predicates.
 
     @property
     def address(self) -> str:
@@ -201,6 +202,7 @@ class BrokerWorld:
             rng=random.Random(2),
             host_ip=self.server.address,
             observer=observer,
+            workers=self.workers,
         )
         async with broker:
             self.broker = broker
