@@ -11,8 +11,9 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -360,12 +361,13 @@ def test_operators_ask_reset_and_look_at_our_consumer(cluster: Cluster) -> None:
 
 
 MEMBER = """
-import asyncio, sys
+import asyncio, sys, time
 import skylark
 
 async def main(address, group, topic):
     async def handle(message):
-        print(f"got {message.body.decode()} {message.queue_id}", flush=True)
+        at = time.monotonic()
+        print(f"got {message.body.decode()} {message.queue_id} {at:.3f}", flush=True)
     def changed(topic_, every, mine):
         if topic_ == topic:
             print("has " + ",".join(str(queue.queue_id) for queue in sorted(mine)), flush=True)
@@ -399,12 +401,19 @@ class MemberProcess(Process):
     def got(self) -> list[str]:
         return [line.split()[1] for line in list(self.lines) if line.startswith("got ")]
 
+    def pause_s(self, queue: str, since: float) -> float:
+        """The longest time without a message of a queue; clocks of processes are the same here."""
+        words = [line.split() for line in list(self.lines) if line.startswith("got ")]
+        times = [float(at) for _, _, one, at in words if one == queue and float(at) >= since]
+        return max((later - at for at, later in pairwise(times)), default=0.0)
+
 
 def test_members_join_and_are_killed_under_load_and_nothing_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     sent = 0
     shared_in: list[float] = []
+    pauses: list[float] = []
 
     async def main() -> None:
         nonlocal sent
@@ -428,22 +437,34 @@ def test_members_join_and_are_killed_under_load_and_nothing_is_lost(
                 owned = Counter(queue for one in members for queue in one.queues)
                 return len(owned) == 8 and set(owned.values()) == {1}
 
+            async def change(what: Callable[[], None]) -> None:
+                """Change the group; note how long until it is shared, and who stood still."""
+                before = {queue: one for one in members for queue in one.queues}
+                began = time.monotonic()
+                await asyncio.to_thread(what)
+                changed = time.monotonic()
+                await until(is_shared, seconds=15, what=f"{len(members)} members share")
+                shared_in.append(time.monotonic() - changed)
+                await asyncio.sleep(0.3)
+                for one in members:
+                    for queue in one.queues:
+                        if before.get(queue) is one:
+                            pauses.append(one.pause_s(queue, began))
+
+            def join() -> None:
+                home = tmp_path / str(len(everyone))
+                everyone.append(MemberProcess(home, cluster.address, "churn", "Churn"))
+                everyone[-1].start()
+                members.append(everyone[-1])
+
+            def kill() -> None:
+                members.pop(0).kill()
+
             try:
-                for number in range(1, 9):
-                    home = tmp_path / str(number)
-                    member = MemberProcess(home, cluster.address, "churn", "Churn")
-                    await asyncio.to_thread(member.start)
-                    members.append(member)
-                    everyone.append(member)
-                    began = time.monotonic()
-                    await until(is_shared, seconds=5, what=f"{number} members share")
-                    shared_in.append(time.monotonic() - began)
+                for _ in range(8):
+                    await change(join)
                 while len(members) > 1:
-                    victim = members.pop(0)
-                    await asyncio.to_thread(victim.kill)
-                    began = time.monotonic()
-                    await until(is_shared, seconds=5, what=f"{len(members)} members share")
-                    shared_in.append(time.monotonic() - began)
+                    await change(kill)
                 stopped.set()
                 await sending
                 got: set[str] = set()
@@ -459,8 +480,12 @@ def test_members_join_and_are_killed_under_load_and_nothing_is_lost(
                     member.kill()
 
     asyncio.run(main())
-    print(f"{cluster.kind}: shared in {sorted(round(s, 2) for s in shared_in)} s, {sent} sent")
-    assert sorted(shared_in)[len(shared_in) // 2] < 1.0
+    # How long is asserted in virtual time, by tests/simulation/test_group_changes.py; this machine
+    # may be busy.
+    print(
+        f"{cluster.kind}: shared in {sorted(round(s, 2) for s in shared_in)} s, longest pause of a "
+        f"queue that did not move {max(pauses):.2f} s, {sent} sent"
+    )
 
 
 def test_consumption_goes_on_within_five_seconds_of_the_broker_s_return(
