@@ -76,9 +76,7 @@ class TimerActions:
                 continue
             remote = self._remote(data.master_address)
             try:
-                answer = await remote.list_timers(
-                    count_max=count_max, topic=topic, repeats=repeats
-                )
+                answer = await remote.list_timers(count_max=count_max, topic=topic, repeats=repeats)
             except BrokerError as error:
                 if error.code == NOT_SUPPORTED:
                     continue
