@@ -49,7 +49,7 @@ from .outgoing import (
 )
 from .packing import Packer
 from .producer_config import ProducerConfig as ProducerConfig
-from .queue_choice import QueueSelector
+from .queue_choice import PublishInfo, QueueSelector
 from .receipts import SendReceipt
 from .request_reply import reply_to, request_properties
 from .send_hooks import SendHooks
@@ -296,6 +296,11 @@ class Producer:
         self._require_open()
         info = await self._destinations.find(self._session.wrap(topic))
         return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in info.queues]
+
+    async def publish_info(self, topic: str) -> PublishInfo:
+        """What is known of where a topic may be sent to, and whose turn it is; raises NoRoute."""
+        self._require_open()
+        return await self._destinations.find(self._session.wrap(topic))
 
     def transaction(self, *, id: str | None = None) -> Transaction:
         """Messages that are seen if the block succeeds, and never if it raises.

@@ -62,6 +62,17 @@ class PublishInfo:
         self.headers: dict[MessageQueue, dict[str, str]] = {}  # Kept for the producer's next send.
         self._turn = rng.randrange(1 << 31)
 
+    @property
+    def turn(self) -> int:
+        """The counter that chooses the next queue (RocketMQ's sendWhichQueue)."""
+        return self._turn
+
+    def __repr__(self) -> str:
+        return (
+            f"PublishInfo(topic={self.topic!r}, queues={len(self.queues)}, turn={self._turn}, "
+            f"brokers={sorted(self.addresses)}, is_borrowed={self.is_borrowed})"
+        )
+
     def next(self, *, avoid: str | None = None) -> MessageQueue:
         """The queue whose turn it is, of another broker than the one to avoid if there is one."""
         queues = self.queues
