@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .figures import TrackState as TrackState
     from .timers import AddedRepeat as AddedRepeat
     from .timers import WaitingTimer as WaitingTimer
+    from .transactions import PendingTransaction as PendingTransaction
+    from .transactions import TransactionFigures as TransactionFigures
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -46,5 +48,6 @@ else:
                 "TrackState",
             ),
             "timers": ("AddedRepeat", "WaitingTimer"),
+            "transactions": ("PendingTransaction", "TransactionFigures"),
         },
     )

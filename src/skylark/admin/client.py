@@ -50,6 +50,8 @@ from .figures import (
     TrackState,
 )
 from .timers import TimerActions
+from .transactions import PendingTransaction, TransactionFigures
+from .transactions import ask as ask_transactions
 
 TOPIC_NOT_EXIST: Final = 17
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
@@ -158,6 +160,25 @@ class AdminClient(TimerActions):
         """Change settings of one broker or of all in a cluster; raises BrokerError."""
         for address in await self._masters(cluster, broker):
             await self._remote(address).update_config(settings)
+
+    async def upload_predicate(
+        self,
+        name: str,
+        version: int,
+        source: bytes,
+        *,
+        access_key: str,
+        secret_key: str,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Add a version of a predicate to filter servers; where; raises BrokerError."""
+        addresses = await self._masters(cluster, broker)
+        for address in addresses:
+            await self._remote(address).upload_predicate(
+                name, version, source, access_key=access_key, secret_key=secret_key
+            )
+        return addresses
 
     async def clean(self, *, cluster: str | None = None, broker: str | None = None) -> None:
         """Let go of what has expired: log files, queues, and queues of deleted topics."""
@@ -476,6 +497,68 @@ class AdminClient(TimerActions):
             topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
         )
         return [FoundMessage(message, _body_of(message)) for message in found]
+
+    # Transactions.
+
+    async def transactions(
+        self,
+        *,
+        group: str | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+        count_max: int = 100,
+    ) -> list[PendingTransaction]:
+        """Half messages that nobody has ended, the oldest first."""
+        found = await self._transactions(group, cluster, broker, count_max)
+        pending = [item for _, items in found for item in items]
+        return sorted(pending, key=lambda item: item.half.since_ms)[:count_max]
+
+    async def transaction_figures(
+        self, *, cluster: str | None = None, broker: str | None = None
+    ) -> list[TransactionFigures]:
+        """What became of the transactions of each broker."""
+        return [figures for figures, _ in await self._transactions(None, cluster, broker, 1)]
+
+    async def _transactions(
+        self, group: str | None, cluster: str | None, broker: str | None, count_max: int
+    ) -> list[tuple[TransactionFigures, list[PendingTransaction]]]:
+        async def ask(
+            data: BrokerData,
+        ) -> tuple[TransactionFigures, list[PendingTransaction]] | None:
+            address = data.master_address
+            if address is None:
+                return None
+            remote = self._client.session.broker(address)
+            return await ask_transactions(
+                data.broker_name, remote, group=group, count_max=count_max
+            )
+
+        found = await _each(ask, await self.brokers(cluster=cluster, broker=broker))
+        return [item for item in found if item is not None]
+
+    async def transaction(self, id: str) -> PendingTransaction:
+        """One half message that nobody has ended, by either of its ids; raises ClientError."""
+        for item in await self.transactions(count_max=1_000):
+            if id.strip().upper() in (item.transaction_id, item.offset_id):
+                return item
+        raise ClientError(
+            f"no half message with the id {id[:64]} is pending",
+            hint="it is over, or the id is another one; see skylark transaction list",
+        )
+
+    async def resolve_transaction(self, id: str, *, commits: bool) -> PendingTransaction:
+        """Commit or roll back a half message in its producer's place."""
+        found = await self.transaction(id)
+        await (await self._master_of(found.broker)).resolve_transaction(found.half, commits=commits)
+        return found
+
+    async def resume_transaction(self, offset_id: str, *, broker: str) -> None:
+        """Have a half message checked again that a broker has given up."""
+        await (await self._master_of(broker)).resume_check(offset_id)
+
+    async def _master_of(self, broker: str) -> RemoteBroker:
+        (address,) = await self._masters(None, broker)
+        return self._client.session.broker(address)
 
     async def tracks(self, message: StoredMessage) -> tuple[MessageTrack, ...]:
         """What became of a message in every group of its topic."""

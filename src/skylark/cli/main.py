@@ -33,6 +33,8 @@ NOUNS = {
     "topic": "skylark.cli.topic",
     "group": "skylark.cli.group",
     "message": "skylark.cli.message",
+    "filter": "skylark.cli.filter",
+    "transaction": "skylark.cli.transaction",
     "config": "skylark.cli.config",
     "store": "skylark.cli.store",
     "schedule": "skylark.cli.schedule",

@@ -6,6 +6,8 @@ stored but not yet flushed, a queue without new messages, a group without a comm
 values, not errors.
 """
 
+from ...protocol.bodies import HalfMessage as HalfMessage
+from ...protocol.bodies import HalfMessageList as HalfMessageList
 from .caller import ADMIN_TIMEOUT_MS as ADMIN_TIMEOUT_MS
 from .caller import RELAY_TIMEOUT_MS as RELAY_TIMEOUT_MS
 from .finding import QUERY_TIMEOUT_MS as QUERY_TIMEOUT_MS
@@ -16,6 +18,7 @@ from .membership import LOCK_TIMEOUT_MS as LOCK_TIMEOUT_MS
 from .membership import MembershipCalls
 from .offsets import OFFSET_TIMEOUT_MS as OFFSET_TIMEOUT_MS
 from .offsets import OffsetCalls
+from .predicates import PredicateCalls
 from .pulling import PULL_STATUS_BY_CODE as PULL_STATUS_BY_CODE
 from .pulling import PULL_TIMEOUT_MS as PULL_TIMEOUT_MS
 from .pulling import PullAnswer as PullAnswer
@@ -43,5 +46,6 @@ class RemoteBroker(
     GroupCalls,
     SettingsCalls,
     TimerCalls,
+    PredicateCalls,
 ):
     """One broker, by address: every conversation that it takes part in."""

@@ -9,11 +9,12 @@ from typing import Final
 
 from ...errors import BrokerError
 from ...protocol import headers
+from ...protocol.bodies import HalfMessage, HalfMessageList
 from ...protocol.codes import RequestCode, ResponseCode
 from ...protocol.command import Command
 from ...protocol.header import Header
 from ..name_server import CALL_TIMEOUT_MS
-from .caller import RELAY_TIMEOUT_MS, BrokerCaller
+from .caller import ADMIN_TIMEOUT_MS, RELAY_TIMEOUT_MS, BrokerCaller
 
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 
@@ -151,6 +152,33 @@ class SendCalls(BrokerCaller):
         answer = await self.call(command, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, self.address)
+
+    async def list_transactions(
+        self, *, count_max: int = 100, group: str | None = None, timeout_ms: int = ADMIN_TIMEOUT_MS
+    ) -> HalfMessageList:
+        """Half messages that nobody has ended, the oldest first; our brokers alone can tell."""
+        header = headers.ListTransactionsRequest(count_max=count_max, group=group)
+        answer = await self._call(RequestCode.LIST_TRANSACTIONS, header, timeout_ms=timeout_ms)
+        return HalfMessageList.from_json(answer.body)
+
+    async def resolve_transaction(
+        self, half: HalfMessage, *, commits: bool, timeout_ms: int = ADMIN_TIMEOUT_MS
+    ) -> None:
+        """End a half message in its producer's place."""
+        header = headers.EndTransactionRequest(
+            producer_group=half.producer_group,
+            tran_state_table_offset=half.half_offset,
+            commit_log_offset=half.physical_offset,
+            commit_or_rollback=8 if commits else 12,
+            msg_id=half.transaction_id,
+            transaction_id=half.transaction_id,
+        )
+        await self.confirm_transaction(header, timeout_ms=timeout_ms, remark="by an operator")
+
+    async def resume_check(self, offset_id: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> None:
+        """Have a half message checked again that was given up."""
+        header = headers.ResumeCheckHalfMessageRequest(msg_id=offset_id)
+        await self._call(RequestCode.RESUME_CHECK_HALF_MESSAGE, header, timeout_ms=timeout_ms)
 
     async def _send(
         self, code: RequestCode, header: Header, body: bytes, timeout_ms: int
