@@ -112,12 +112,16 @@ class IndexSums:
         self._guards.pop(file.start, None)
         self._files.remove(self.path_of(file))
 
+    def others(self, kept: list[MappedFile]) -> list[str]:
+        """The names of files that have sums and are not there."""
+        names = {os.path.basename(file.path) for file in kept}
+        found = self._files.list_names(self._directory)
+        return [name for name in found if name.isdigit() and name not in names]
+
     def remove_others(self, kept: list[MappedFile]) -> None:
         """Delete the sums of files that are not there."""
-        names = {os.path.basename(file.path) for file in kept}
-        for name in self._files.list_names(self._directory):
-            if name not in names:
-                self._files.remove(os.path.join(self._directory, name))
+        for name in self.others(kept):
+            self._files.remove(os.path.join(self._directory, name))
 
     # Reading.
 

@@ -133,8 +133,6 @@ class KeyIndex:
                 )
             self.index_files.append(self._file(path, int(name)))
         self.index_files.sort(key=lambda file: file.start)
-        if self._sums is not None and self._writable:
-            self._sums.remove_others(self.index_files)
         self._take_up_last()
 
     def _file(self, path: str, number: int) -> MappedFile:
@@ -323,6 +321,20 @@ class KeyIndex:
             )
         return saving
 
+    def lost_file(self, log_start: int) -> str | None:
+        """The name of a file that is gone, while records that were in it are not."""
+        for name in [] if self._sums is None else self._sums.others(self.index_files):
+            after = [file for file in self.index_files if file.start > int(name)]
+            # Retention deletes a file when all its records are gone, and the next begins there.
+            if not after or self.header(after[0]).begin_physical > log_start:
+                return name
+        return None
+
+    def forget_lost_files(self) -> None:
+        """Do not look for them again: they went by right."""
+        if self._sums is not None:
+            self._sums.remove_others(self.index_files)
+
     def damaged_file(self, *, was_clean: bool = True) -> MappedFile | None:
         """The first file whose entries are not what was written, or do not fit slots and header.
 
@@ -441,6 +453,8 @@ class KeyIndex:
         """Delete every file: the index will be built again."""
         while self.index_files:
             self._remove_last()
+        if self._sums is not None:
+            self._sums.remove_others([])
         self._sync_names()
         self.full_unsynced.clear()
         self._take_up_last()

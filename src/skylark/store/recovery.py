@@ -190,6 +190,11 @@ def _what_is_missing(store: MessageStore, was_clean: bool) -> str | None:
             return f"index file {marks.index.name} is missing"
         if marks is None and not names:
             return "there is no index"
+        lost = index.lost_file(store.log.start)
+        if marks is not None and lost is not None:
+            return f"index file {lost} is missing"
+        # Retention took them; or RocketMQ did, which builds anew what it doubts.
+        index.forget_lost_files()
         if marks is not None and marks.is_clean and was_clean and index.mark() != marks.index:
             return f"index file {marks.index.name} is not as it was left"
         if (damaged := index.damaged_file(was_clean=was_clean)) is not None:

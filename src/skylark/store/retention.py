@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -141,8 +141,8 @@ class Retention:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._until_failure(self._look_for_ever())),
-                    group.create_task(self._until_failure(self._clean_for_ever())),
+                    group.create_task(self._until_failure(self._look_for_ever)),
+                    group.create_task(self._until_failure(self._clean_for_ever)),
                 ]
                 try:
                     yield self
@@ -154,9 +154,9 @@ class Retention:
                 raise
             raise errors.exceptions[0] from None
 
-    async def _until_failure(self, duty: Coroutine[None, None, None]) -> None:
+    async def _until_failure(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
-            await duty
+            await duty()
         except StoreError as error:
             self._store.fail(error)
 

@@ -255,3 +255,61 @@ def test_used_space_is_rounded_up_as_df_does():
 
 def test_the_map_limit_respects_the_descriptor_limit():
     assert 64 <= OsFiles().map_limit() <= 16_384
+
+
+def test_a_growing_file_is_written_anywhere_cut_and_taken_up_again(disk):
+    files, root = disk
+    growing = files.grow(f"{root}/g")
+    assert growing.path == f"{root}/g"
+    assert files.size_of(f"{root}/g") == 0
+    growing.write(0, b"abc")
+    growing.write(700, b"xyz")
+    growing.sync()
+    assert files.read(f"{root}/g") == b"abc" + bytes(697) + b"xyz"
+    growing.write(1, b"BC" * 400)
+    assert files.read(f"{root}/g") == b"a" + b"BC" * 400
+    growing.truncate(5)
+    assert files.read(f"{root}/g") == b"aBCBC"
+    again = files.grow(f"{root}/g")
+    again.write(5, b"!")
+    again.truncate(8)
+    assert files.read(f"{root}/g") == b"aBCBC!\0\0"
+
+
+def test_a_growing_file_needs_its_directory(disk):
+    files, root = disk
+    with pytest.raises(StoreUnreadable, match="none"):
+        files.grow(f"{root}/none/g")
+
+
+@pytest.mark.parametrize("page_bytes", [512, 4096])
+def test_a_growing_file_may_lose_what_was_not_synced_and_nothing_else(page_bytes):
+    files = SimFiles(page_bytes=page_bytes)
+    files.make_directory("/d")
+    growing = files.grow("/d/g")
+    growing.write(0, b"a" * 600)
+    growing.sync()
+    files.sync_directory("/d")
+    growing.write(500, b"b" * 5000)
+    contents = {state.read("/d/g") for _, state in files.crash_states(subsets=50)}
+    assert len(contents) > 3
+    assert b"a" * 600 in contents
+    assert b"a" * 500 + b"b" * 5000 in contents
+    for content in contents:
+        assert content[:500] == b"a" * 500
+        assert set(content[500:]) <= set(b"ab\0")
+    growing.truncate(100)
+    growing.sync()
+    assert {state.read("/d/g") for _, state in files.crash_states()} == {b"a" * 100}
+
+
+def test_a_cut_that_was_not_synced_may_be_undone():
+    files = SimFiles()
+    files.make_directory("/d")
+    growing = files.grow("/d/g")
+    growing.write(0, b"a" * 1500)
+    growing.sync()
+    files.sync_directory("/d")
+    growing.truncate(300)
+    contents = {state.read("/d/g") for _, state in files.crash_states(subsets=50)}
+    assert {b"a" * 1500, b"a" * 300} <= contents

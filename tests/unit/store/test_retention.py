@@ -231,3 +231,77 @@ def test_looking_and_cleaning_run_in_the_background():
 
     asyncio.run(run())
     assert len(world.store.log.mapped) == 1
+
+
+def test_an_error_of_the_disk_ends_the_store_as_a_writer_and_nothing_else():
+    world = World(hour=1)
+    world.clock.advance_ms(3 * HOUR_MS)
+    world.files.fail("sync", "*/commitlog", times=None)
+    told = []
+    world.store.on_failure = told.append
+
+    async def run():
+        async with world.retention.running():
+            for _ in range(2000):
+                await asyncio.sleep(0)
+                if world.store.failure is not None:
+                    break
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert isinstance(world.store.failure, StoreUnreadable)
+    assert told == [world.store.failure]
+    assert world.store.put([make_message()])[0].status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert world.store.get("TopicTest", 0, 59, 1).message_count == 1
+
+
+def test_errors_of_the_body_and_of_a_duty_come_out_as_they_went_in():
+    world = World(hour=1)
+
+    async def run(body):
+        async with world.retention.running():
+            await body()
+
+    async def refuse():
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        asyncio.run(run(refuse))
+
+    def broken():
+        raise AssertionError("an invariant")
+
+    world.retention.look = broken
+    with pytest.raises(AssertionError, match="an invariant"):
+        asyncio.run(run(lambda: asyncio.sleep(5)))
+
+
+@pytest.mark.parametrize("damage", ["an entry", "the length", "a crash"])
+def test_a_damaged_queue_whose_messages_have_expired_goes_on_at_its_offset(damage):
+    world = World(hour=1)
+    for _ in range(3):
+        world.store.put([make_message("Fresh", body=b"y" * 2500)])
+    world.store.flush()
+    world.clock.advance_ms(3 * HOUR_MS)
+    while world.retention.clean():
+        pass
+    assert world.store.min_offset("TopicTest", 0) == world.store.max_offset("TopicTest", 0) == 60
+    if damage == "a crash":
+        world.files.end_process()
+    else:
+        world.store.close()
+    directory = "/store/consumequeue/TopicTest/0"
+    path = f"{directory}/{world.files.list_names(directory)[-1]}"
+    if damage == "the length":
+        world.files.truncate(path, 130)
+    else:
+        world.files.overwrite(path, 8, b"\xff" * 4)
+        world.files.overwrite(path, 190, b"\xff" * 5)
+    with MessageStore.open(world.config, world.files, world.clock) as store:
+        [result] = store.put([make_message()])
+        assert result.queue_offset == 60
+        assert store.min_offset("TopicTest", 0) == 60
+        store.flush()
+        assert store.get("TopicTest", 0, 60, 1).message_count == 1
+    with MessageStore.open(world.config, world.files, world.clock) as store:
+        assert store.max_offset("TopicTest", 0) == 61

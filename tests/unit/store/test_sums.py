@@ -426,3 +426,88 @@ def test_sums_lie_on_a_real_disk_as_on_a_simulated_one(tmp_path):
 def test_a_sums_file_that_cannot_be_read_is_no_sums_file(tmp_path):
     (tmp_path / "00000000000000000000").mkdir()
     assert LogSums(OsFiles(), str(tmp_path)).read(0) == b""
+
+
+# The index.
+
+
+def index_name(files, which):
+    return files.list_names("/store/index")[which]
+
+
+def indexed(count=60):
+    """A store with several full index files, after a clean stop."""
+    files = SimFiles()
+    with opened(files) as store:
+        store.put(messages(count))
+    assert len(files.list_names("/store/index")) >= 3
+    assert files.list_names("/store/sums/index") == files.list_names("/store/index")
+    return files
+
+
+def found_keys(store, count=60):
+    return [
+        number
+        for number in range(count)
+        if store.query("TopicA", f"k{number}", count_max=8, begin_ms=0, end_ms=10**14).records
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_an_index_file_that_is_damaged_anywhere_is_built_again(which):
+    files = indexed()
+    path = f"/store/index/{index_name(files, which)}"
+    size = len(files.read(path).rstrip(b"\0"))
+    rng = random.Random(which)
+    for place in [*range(40), *rng.sample(range(40, size), 30)]:
+        disk = files.copy()
+        disk.flip_bit(path, place, rng.randrange(8))
+        with opened(disk) as store:
+            assert found_keys(store) == list(range(60)), place
+
+
+def test_a_query_refuses_a_damaged_page_of_an_index_file_too_large_to_verify_at_a_start(
+    monkeypatch,
+):
+    files = indexed()
+    path = f"/store/index/{index_name(files, 0)}"
+    with opened(files.copy()) as store:
+        monkeypatch.setattr("skylark.store.key_index._VERIFIED_BYTES_MAX", 0)
+        assert found_keys(store) == list(range(60))
+    at = 40 + 4 * TINY.max_hash_slot_num + 20 * 3 + 5  # In the third entry's physical offset.
+    files.flip_bit(path, at)
+    with opened(files) as store, pytest.raises(StoreDamaged, match="skylark store rebuild"):
+        found_keys(store)
+
+
+def test_an_index_file_that_is_gone_is_noticed_while_its_records_are_there():
+    files = indexed()
+    files.remove(f"/store/index/{index_name(files, 0)}")
+    with opened(files) as store:
+        assert found_keys(store) == list(range(60))
+        assert "is missing" in store.recovery.problems[0]
+
+
+def test_damaged_sums_of_an_index_file_cost_nothing():
+    files = indexed()
+    for which in (0, -1):
+        for place in (0, 6, 20, 30, 40, 514):
+            disk = files.copy()
+            path = f"/store/sums/index/{index_name(disk, which)}"
+            if place < len(disk.read(path)):
+                disk.flip_bit(path, place)
+            with opened(disk) as store:
+                assert store.recovery.problems == []
+                assert found_keys(store) == list(range(60))
+
+
+def test_a_disk_without_room_for_the_index_sums_goes_on():
+    files = SimFiles()
+    with opened(files) as store:
+        files.fail("write", "*/sums/index/*", error=errno.ENOSPC, times=None)
+        store.put(messages(60))
+        store.flush()
+        assert store.failure is None
+        files.heal()
+    with opened(files) as store:
+        assert found_keys(store) == list(range(60))

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 from tools_world import config_at, fill, make_store, patch, snapshot, write_table
 
-from skylark.errors import ConfigError, StoreUnreadable
+from skylark.errors import ConfigError, StoreDamaged, StoreUnreadable
 from skylark.store import MessageStore, OsFiles
-from skylark.store.tools import StoreState, check_store, detect_config, state_of
+from skylark.store.tools import (
+    StoreState,
+    backup_store,
+    check_store,
+    detect_config,
+    dump_records,
+    rebuild_store,
+    state_of,
+)
 from skylark.testing.stores import HandClock, make_message
 
 ENTRY = struct.Struct(">qiq")
@@ -342,3 +350,55 @@ def test_an_empty_store_is_sound(tmp_path: Path) -> None:
         pass
     report = check(root)
     assert (report.findings, report.record_count) == ([], 0)
+
+
+def record_positions(root: Path, name: str) -> list[int]:
+    """Where records begin in a file of the log."""
+    content = (root / "commitlog" / name).read_bytes()
+    found, at = [], 0
+    while int.from_bytes(content[at + 4 : at + 8], "big") == 0xDAA320A7:
+        found.append(at)
+        at += int.from_bytes(content[at : at + 4], "big")
+    return found
+
+
+@pytest.mark.parametrize("field_at", [19, 47, 67, 83])
+def test_damage_outside_a_body_is_found_in_any_file(root: Path, field_at: int) -> None:
+    """Flag, time of birth, store time, an offset: none of them has a checksum in the record."""
+    name = "00000000000000000000"
+    at = record_positions(root, name)[3]
+    content = bytearray((root / "commitlog" / name).read_bytes())
+    content[at + field_at] ^= 1
+    (root / "commitlog" / name).write_bytes(content)
+    found = [str(finding) for finding in check(root).findings]
+    assert f"{name} at {at}: the record is not what its sum says" in found[0]
+    with pytest.raises(StoreDamaged, match="is not what its sum says"):
+        list(dump_records(detect_config(str(root))))
+    with pytest.raises(StoreDamaged, match="is not what its sum says"):
+        backup_store(detect_config(str(root)), str(root.parent / "backup"), now_ms=1)
+
+
+def test_a_store_without_sums_is_checked_by_what_its_format_says(root: Path) -> None:
+    shutil.rmtree(root / "sums")
+    assert check(root).findings == []
+
+
+def test_a_rebuild_makes_sums_of_the_whole_log(root: Path) -> None:
+    shutil.rmtree(root / "sums")
+    rebuild_store(detect_config(str(root)), OsFiles(), HandClock())
+    logs = {path.name for path in (root / "commitlog").iterdir()}
+    assert {path.name for path in (root / "sums").iterdir()} == logs | {"index"}
+    indexes = {path.name for path in (root / "index").iterdir()}
+    assert {path.name for path in (root / "sums" / "index").iterdir()} == indexes
+    assert check(root).findings == []
+    test_damage_outside_a_body_is_found_in_any_file(root, 47)
+
+
+def test_a_rebuild_refuses_a_log_that_is_damaged_outside_a_body(root: Path) -> None:
+    name = "00000000000000000000"
+    at = record_positions(root, name)[3]
+    content = bytearray((root / "commitlog" / name).read_bytes())
+    content[at + 47] ^= 1
+    (root / "commitlog" / name).write_bytes(content)
+    with pytest.raises(StoreDamaged, match="a record is damaged, and sound ones follow"):
+        rebuild_store(detect_config(str(root)), OsFiles(), HandClock())
