@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
 from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from ..protocol.bodies import TopicList, TopicRouteBody
+from ..protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.record import decode_record
 from ..remote.addresses import parse_addresses
@@ -178,6 +178,27 @@ class Cluster:
                 return data.addresses[min(data.addresses)]
         self._routes.pop(topic, None)
         raise TransportError(broker, f"no name server knows a broker {broker} for topic {topic}")
+
+    def coordinator(self) -> str:
+        """The broker that keeps the decisions of jobs: the first by name."""
+        data = self.retried(lambda: self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        names = sorted(ClusterInfoBody.from_json(data).cluster.brokers)
+        if not names:
+            raise TransportError(self.access.namesrv, "no broker is registered")
+        return names[0]
+
+    def call_broker(self, broker: str, code: int, fields: dict[str, str], body: bytes) -> bytes:
+        """Ask the master of that name; the body of its answer."""
+
+        def asked() -> bytes:
+            data = self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+            found = ClusterInfoBody.from_json(data).cluster.brokers.get(broker)
+            address = None if found is None else found.master_address
+            if address is None:
+                raise TransportError(broker, "no name server knows a master of that name")
+            return bytes(self.wire(address).call(code, fields, body).body)
+
+        return self.retried(asked)
 
     # Brokers.
 

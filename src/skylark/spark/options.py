@@ -43,9 +43,10 @@ class BodyFormat(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """What a writer promises: a task or job that is done again sends its rows again."""
+    """What a writer promises."""
 
-    AT_LEAST_ONCE = "at_least_once"
+    EXACTLY_ONCE = "exactly_once"  # All rows of a micro-batch or job appear at once, and once.
+    AT_LEAST_ONCE = "at_least_once"  # A task or job that is done again sends its rows again.
 
 
 class FilterType(StrEnum):
@@ -112,6 +113,7 @@ class WriteOptions:
     topic: str | None
     guarantee: Guarantee
     group: str
+    sink_id: str | None
     batch_bytes: int
 
 
@@ -210,8 +212,11 @@ READ_OPTIONS: dict[str, str] = {
 WRITE_OPTIONS: dict[str, str] = {
     "namesrv": READ_OPTIONS["namesrv"],
     "topic": "Where rows go that have no column topic.",
-    "deliveryGuarantee": "at_least_once: what a failed task or job has sent is sent again.",
+    "deliveryGuarantee": "exactly_once, or at_least_once: what a failed task or job has sent is "
+    "sent again. Streams are exactly_once if not set, batches at_least_once.",
     "group": "The producer group; skylark-spark.",
+    "sinkId": "What names this sink in its decisions: the query's id if not set, a new name for a "
+    "batch. A job that is run again under the same one writes nothing.",
     "batchBytes": "About so many bytes in one send; 1m.",
     "accessKey": READ_OPTIONS["accessKey"],
     "secretKey": READ_OPTIONS["secretKey"],
@@ -280,6 +285,7 @@ def read_options(
 def write_options(
     options: Mapping[str, str],
     *,
+    is_stream: bool,
     environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
     """The options of a write; raises ConfigError."""
@@ -289,12 +295,17 @@ def write_options(
         _refuse("topic: a write goes to one topic; add a column topic to write to several")
     group = reader.text("group", "skylark-spark") or "skylark-spark"
     check_group_name(group)
-    guarantee: Guarantee = reader.one_of("deliveryGuarantee", Guarantee, Guarantee.AT_LEAST_ONCE)
+    default = Guarantee.EXACTLY_ONCE if is_stream else Guarantee.AT_LEAST_ONCE
+    guarantee: Guarantee = reader.one_of("deliveryGuarantee", Guarantee, default)
+    sink_id = reader.text("sinkId")
+    if sink_id is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,120}", sink_id):
+        _refuse(f"sinkId={sink_id[:80]!r}: letters, digits and _.- are allowed, 120 at most")
     return WriteOptions(
         access=_access(reader, environment),
         topic=topics[0] if topics else None,
         guarantee=guarantee,
         group=group,
+        sink_id=sink_id,
         batch_bytes=reader.size("batchBytes", _MIB, least=1),
     )
 

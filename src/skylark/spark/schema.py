@@ -111,7 +111,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
 
 
-def check_sink_schema(schema: StructType, *, has_topic: bool) -> None:
+def check_sink_schema(schema: StructType, *, has_topic: bool, at_once: bool) -> None:
     """Refuse rows that cannot be sent, before any task runs."""
     names = set()
     for field in schema.fields:
@@ -134,3 +134,9 @@ def check_sink_schema(schema: StructType, *, has_topic: bool) -> None:
         raise ConfigError("columns queue_id and sharding_key exclude each other")
     if {"deliver_time", "delay_level"} <= names:
         raise ConfigError("columns deliver_time and delay_level exclude each other")
+    delayed = sorted(names & {"deliver_time", "delay_level"})
+    if at_once and delayed:
+        raise ConfigError(
+            f"column {delayed[0]}: rows that appear all at once cannot be delayed; set "
+            "deliveryGuarantee=at_least_once"
+        )

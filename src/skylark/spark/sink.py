@@ -10,8 +10,11 @@
     deliver_time   the message is delivered then
     delay_level    or after this level's time
 
-What a task has sent stays sent when the task, or the whole job, is done again: at least once. Rows
-without queue_id and sharding_key are spread over the queues, a whole batch to each.
+Rows without queue_id and sharding_key are spread over the queues, a whole batch to each.
+
+    at_least_once   a task sends its rows; what it has sent stays sent when it is done again
+    exactly_once    a task stages its rows under a name of its own (transactions.py), and the driver
+                    decides, once per micro-batch, which tasks' rows appear
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..clock import SystemClock
-from ..errors import BrokerError, ConfigError
+from ..errors import ConfigError
 from ..model.message import Property
 from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.codes import RequestCode
@@ -41,7 +44,8 @@ from ..protocol.message_id import UniqueIdGenerator
 from ..protocol.properties import encode_text, format_properties
 from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
-from .options import WriteOptions
+from .options import Guarantee, WriteOptions
+from .transactions import BatchName, Decisions, Stage, Staged, name_in_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,11 +76,12 @@ class _Row:
 
 
 class Sender:
-    """Sends rows for one task."""
+    """Sends rows for one task; with a stage, where nobody sees them yet."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, cluster: Cluster, stage: Stage | None = None) -> None:
         self._options = options
-        self._cluster = Cluster(options.access)
+        self._cluster = cluster
+        self._stage = stage
         self._queues: dict[str, list[QueueKey]] = {}
         # A task has no place in a plan of seeds: two attempts must not make the same ids.
         self._rng = random.Random(os.urandom(16))
@@ -90,10 +95,6 @@ class Sender:
         self._waiting: dict[QueueKey, list[BatchEntry]] = {}
         self._waiting_bytes: dict[QueueKey, int] = {}
         self.rows = 0
-
-    def close(self) -> None:
-        """Hang up."""
-        self._cluster.close()
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch; some may wait for more until flush()."""
@@ -148,6 +149,9 @@ class Sender:
         entries = self._waiting.pop(queue, None)
         self._waiting_bytes.pop(queue, None)
         if not entries:
+            return
+        if self._stage is not None:
+            self._stage.add(queue, entries)
             return
         if len(entries) == 1:
             self._send_one(queue, entries[0])
@@ -238,23 +242,29 @@ def _rows(batch: pa.RecordBatch, options: WriteOptions, ids: UniqueIdGenerator) 
         )
 
 
-def _send_all(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Sent:
-    sender = Sender(options)
+def _send_all(
+    options: WriteOptions, batches: Iterator[pa.RecordBatch], name: BatchName | None = None
+) -> WriterCommitMessage:
+    """In a task: send all rows; with the name of a batch, stage them."""
+    cluster = Cluster(options.access)
     try:
+        stage = None
+        if name is not None:
+            decided = Decisions(cluster).find(name)
+            if decided is not None:
+                return Staged(name.sink, name.batch, name.task, "", {})
+            stage = Stage(cluster, options, name)
+        sender = Sender(options, cluster, stage)
         for batch in batches:
             sender.send(batch)
         sender.flush()
-    except BrokerError as error:
-        raise BrokerError(
-            error.code, f"{error.remark}; {sender.rows} rows of this task were read", error.address
-        ) from error
+        return Sent(sender.rows) if stage is None else stage.result()
     finally:
-        sender.close()
-    return Sent(sender.rows)
+        cluster.close()
 
 
 class SkylarkWriter(DataSourceArrowWriter):
-    """Writes a DataFrame."""
+    """Writes a DataFrame, at least once."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -264,7 +274,7 @@ class SkylarkWriter(DataSourceArrowWriter):
 
 
 class SkylarkStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream."""
+    """Writes the micro-batches of a stream, at least once."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -277,3 +287,59 @@ class SkylarkStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was sent cannot be called back; the micro-batch comes again."""
+
+
+class OnceWriter(DataSourceArrowWriter):
+    """Writes a DataFrame all at once: one job is one batch of a sink of its own."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+        self.sink = options.sink_id or f"job-{os.urandom(16).hex()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _send_all(self.options, iterator, name_in_task(self.sink, 0))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _decide(self.options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was staged and not decided is never seen, and expires."""
+
+
+class OnceStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream, each all at once and once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _send_all(self.options, iterator, name_in_task(self.options.sink_id, None))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _decide(self.options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A decision is never undone; without one, what was staged is never seen."""
+
+
+def _decide(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if not staged:
+        return
+    cluster = Cluster(options.access)
+    try:
+        Decisions(cluster).decide(staged)
+    finally:
+        cluster.close()
+
+
+def make_writer(options: WriteOptions) -> DataSourceArrowWriter:
+    """The writer of a DataFrame."""
+    once = options.guarantee is Guarantee.EXACTLY_ONCE
+    return OnceWriter(options) if once else SkylarkWriter(options)
+
+
+def make_stream_writer(options: WriteOptions) -> DataSourceStreamArrowWriter:
+    """The writer of a stream."""
+    once = options.guarantee is Guarantee.EXACTLY_ONCE
+    return OnceStreamWriter(options) if once else SkylarkStreamWriter(options)

@@ -57,6 +57,7 @@ from .offsets import (
 from .options import (
     Access,
     FilterType,
+    Guarantee,
     ReadOptions,
     WriteOptions,
     read_options,
@@ -96,23 +97,29 @@ class SkylarkDataSource(DataSource):
         return SkylarkStreamReader(read_options(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from .sink import SkylarkWriter
+        from .sink import make_writer
 
-        return SkylarkWriter(self._checked_sink(schema, overwrite))
+        return make_writer(self._checked_sink(schema, overwrite, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from .sink import SkylarkStreamWriter
+        from .sink import make_stream_writer
 
-        return SkylarkStreamWriter(self._checked_sink(schema, overwrite))
+        return make_stream_writer(self._checked_sink(schema, overwrite, is_stream=True))
 
-    def _checked_sink(self, schema: StructType, overwrite: bool) -> WriteOptions:
+    def _checked_sink(
+        self, schema: StructType, overwrite: bool, *, is_stream: bool
+    ) -> WriteOptions:
         if overwrite:
             raise ConfigError(
                 "a topic cannot be overwritten, only appended to: write with mode('append'), or "
                 "outputMode('append')"
             )
-        options = write_options(self.options)
-        check_sink_schema(schema, has_topic=options.topic is not None)
+        options = write_options(self.options, is_stream=is_stream)
+        check_sink_schema(
+            schema,
+            has_topic=options.topic is not None,
+            at_once=options.guarantee is Guarantee.EXACTLY_ONCE,
+        )
         if options.topic is not None:
             cluster = Cluster(options.access)
             try:

@@ -141,13 +141,13 @@ def test_without_name_servers_the_error_says_how_to_name_them():
 
 def test_a_write_goes_to_one_topic():
     with pytest.raises(ConfigError, match="column topic"):
-        write_options({**BASIC, "topic": "A,B"}, environment={})
-    assert write_options(BASIC, environment={}).topic == "OrderTopic"
+        write_options({**BASIC, "topic": "A,B"}, is_stream=False, environment={})
+    assert write_options(BASIC, is_stream=True, environment={}).topic == "OrderTopic"
 
 
 def test_a_write_promises_what_it_can_keep():
     with pytest.raises(ConfigError, match="deliveryGuarantee"):
-        write_options({**BASIC, "deliveryGuarantee": "always"}, environment={})
+        write_options({**BASIC, "deliveryGuarantee": "always"}, is_stream=True, environment={})
 
 
 def test_the_manual_lists_every_option():

@@ -1,0 +1,183 @@
+"""Exactly once: tasks stage rows, the driver decides, the brokers show what was decided.
+
+    task      asks whether its batch is decided already: then there is nothing to do
+              else stages its rows, under sink/batch/task/attempt
+    driver    writes the decision, which attempt of which task counts, at one broker first
+              then has every broker with rows of the batch apply it
+
+Spark repeats a micro-batch, with the same number, until its commit has returned. So a driver that
+dies anywhere is followed by one that finds the decision and goes on, or finds none and starts over.
+An attempt has a random name, because task numbers start again with every driver. Two drivers at
+once do not disturb each other: the first decision stands.
+
+The broker that keeps decisions is the first by name. docs/formats has the records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ..errors import BrokerError, ConfigError
+from ..protocol.batch import BatchEntry, encode_batch
+from ..protocol.codes import RequestCode, ResponseCode
+from ..protocol.headers import GetDecisionRequest, StageRowsRequest
+from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
+from .offsets import QueueKey
+from .options import WriteOptions
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """Which task of which batch of which sink."""
+
+    sink: str
+    batch: int
+    task: int
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged; without an attempt, it found its batch decided."""
+
+    sink: str
+    batch: int
+    task: int
+    attempt: str
+    rows: dict[str, int] = field(default_factory=dict)  # Broker → rows there.
+
+
+def name_in_task(sink: str | None, batch: int | None) -> BatchName:
+    """The name of what this task writes; queries and micro-batches are named by Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "rows are written in tasks"
+    if sink is None:
+        sink = context.getLocalProperty("sql.streaming.queryId")
+    if batch is None:
+        text = context.getLocalProperty("streaming.sql.batchId")
+        batch = None if text is None else int(text)
+    if sink is None or batch is None:
+        raise ConfigError(
+            "this Spark does not tell a task its query and micro-batch; set "
+            "deliveryGuarantee=at_least_once"
+        )
+    return BatchName(sink, batch, context.partitionId())
+
+
+class Stage:
+    """Where the rows of one attempt of a task go."""
+
+    def __init__(self, cluster: Cluster, options: WriteOptions, name: BatchName) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._name = name
+        self._attempt = os.urandom(16).hex()
+        self._rows: dict[str, int] = {}
+
+    def add(self, queue: QueueKey, entries: Sequence[BatchEntry]) -> None:
+        """Stage rows for one queue."""
+        name = self._name
+        first = self._rows.get(queue.broker, 0)
+        header = StageRowsRequest(
+            stage=f"{name.sink}/{name.batch}/{name.task}/{self._attempt}",
+            first_row=first,
+            producer_group=self._options.group,
+            topic=queue.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=NEW_TOPIC_QUEUES,
+            queue_id=queue.queue_id,
+            born_timestamp=time.time_ns() // 1_000_000,
+        )
+        fields, body = header.to_fields(), encode_batch(entries)
+
+        def sent() -> None:
+            address = self._cluster.broker_address(queue.topic, queue.broker, for_writing=True)
+            self._cluster.wire(address).call(RequestCode.STAGE_ROWS, fields, body)
+
+        try:
+            self._cluster.retried(sent)
+        except BrokerError as error:
+            raise _explained(error) from error
+        self._rows[queue.broker] = first + len(entries)
+
+    def result(self) -> Staged:
+        """What the driver has to know."""
+        name = self._name
+        return Staged(name.sink, name.batch, name.task, self._attempt, self._rows)
+
+
+class Decisions:
+    """What was decided, and deciding."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._coordinator = cluster.coordinator()
+
+    def find(self, name: BatchName) -> dict[str, Any] | None:
+        """The decision about a batch, if there is one."""
+        fields = GetDecisionRequest(sink=name.sink).to_fields()
+        try:
+            body = self._cluster.call_broker(
+                self._coordinator, RequestCode.GET_DECISION, fields, b""
+            )
+        except BrokerError as error:
+            raise _explained(error) from error
+        found: dict[str, Any] = json.loads(body)
+        if not found or found["batch"] < name.batch:
+            return None
+        if found["batch"] > name.batch:
+            raise ConfigError(
+                f"sink {name.sink} has come to micro-batch {found['batch']}, and this is "
+                f"{name.batch}: the checkpoint is an old copy, or another query writes under this "
+                "name. Give this one a sinkId of its own"
+            )
+        return found
+
+    def decide(self, staged: Sequence[Staged]) -> None:
+        """Have the rows of a batch appear; returns when they have, everywhere."""
+        sink, batch = staged[0].sink, staged[0].batch
+        brokers: dict[str, dict[str, list[Any]]] = {}
+        for one in staged:
+            for broker, rows in one.rows.items():
+                brokers.setdefault(broker, {})[str(one.task)] = [one.attempt, rows]
+        if any(not one.attempt for one in staged):
+            # Somebody has decided before; what counts is what was written down then.
+            brokers = {}
+        own = brokers.pop(self._coordinator, {})
+        stands = self._decide(self._coordinator, sink, batch, own, brokers)
+        for broker, tasks in sorted(stands.get("elsewhere", {}).items()):
+            self._decide(broker, sink, batch, tasks, {})
+
+    def _decide(
+        self,
+        broker: str,
+        sink: str,
+        batch: int,
+        tasks: dict[str, list[Any]],
+        elsewhere: dict[str, Any],
+    ) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"sink": sink, "batch": batch, "tasks": tasks}
+        if elsewhere:
+            wanted["elsewhere"] = elsewhere
+        body = json.dumps(wanted).encode()
+        found: dict[str, Any] = json.loads(
+            self._cluster.call_broker(broker, RequestCode.DECIDE_ROWS, {}, body)
+        )
+        return found
+
+
+def _explained(error: BrokerError) -> BrokerError | ConfigError:
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return ConfigError(
+            "deliveryGuarantee=exactly_once is not possible with these brokers, which cannot keep "
+            "rows until they are decided; set at_least_once"
+        )
+    return error
