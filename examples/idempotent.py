@@ -59,8 +59,8 @@ async def main() -> None:
             for number in range(3):
                 for _ in range(2):  # The sender was not sure, and sent it again.
                     transfer = f"transfer-{number}"
-                    await producer.send(Message("TransferTopic", b"100", keys=[transfer]))
-        async with mq.consumer("ledger", "TransferTopic", handle, consume_from="first"):
+                    await producer.send(Message("PayInTopic", b"100", keys=[transfer]))
+        async with mq.consumer("ledger", "PayInTopic", handle, consume_from="first"):
             await asyncio.wait_for(done.wait(), 30)
     print(f"the balance is {accounts.balance}")
 
