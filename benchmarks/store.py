@@ -7,8 +7,13 @@ figures that count are the ratios.
 
     append     put() of one message and of batches of 32, with queue entry and two index keys each;
                beside memcpy into a mapped file and write(2), of the same bytes
+    disk       1 KiB messages in batches of 32, flushed at the end; beside dd of as many bytes to
+               the same disk, in turn with it (ST-22: at least 60 %)
     read       get() of 32 messages at the end of a queue, and of data that is not in memory
-    sync       1, 16 and 256 senders that wait for SYNC_FLUSH; beside bare fdatasync
+    backlog    the same at the end of queues with 10 million messages in the store; beside the rate
+               without them, in turn with it (ST-23: at least 80 %)
+    sync       1, 4, 16, 64 and 256 senders that wait for SYNC_FLUSH; beside bare fdatasync, and
+               each beside one sender (ST-45: more with more senders, until the disk is the limit)
     recovery   seconds per GiB: after a crash with our marks, and of everything from the log alone
     open       a store with 10,000 queues
     memory     of the process after a million messages, less what is page cache
@@ -53,7 +58,7 @@ from skylark.store.flusher import Flusher
 HERE = Path(__file__).resolve().parent
 SIZES = {"128 B": 128, "1 KiB": 1024, "64 KiB": 64 << 10}
 BATCHES = (1, 32)
-WAITERS = (1, 16, 256)
+WAITERS = (1, 4, 16, 64, 256)
 QUEUES = 8
 HOST = pack_host("127.0.0.1", 10911)
 MIB = 1 << 20
@@ -247,6 +252,42 @@ class StoreBench:
             **figures,
         )
 
+    def disk(self) -> None:
+        """ST-22: how near to what the disk takes in sequence, everything durable in the end."""
+        program = shutil.which("dd")
+        total = self.options.disk_mib * MIB
+        some = messages_of(1024, 4096)
+        record = message_size(some[0])
+        count = total // record // len(some) * len(some)
+        ours: list[Run] = []
+        plain: list[Run] = []
+        for _ in range(self.options.repetitions):
+            with self.root() as root, opened(root) as store, measured(count, ours):
+                for _ in range(count // len(some)):
+                    for at in range(0, len(some), 32):
+                        store.put(some[at : at + 32])
+                store.flush()
+            if program is not None:
+                with measured(count, plain):
+                    subprocess.run(
+                        [program, "if=/dev/zero", f"of={self.folder / 'raw'}", "bs=1M",
+                         f"count={count * record // MIB}", "conv=fdatasync"],
+                        check=True, capture_output=True,
+                    )  # fmt: skip
+                (self.folder / "raw").unlink()
+        rate = statistics.median(run.per_second for run in ours) * record / MIB
+        figures, beside = {}, ""
+        if plain:
+            best = statistics.median(run.per_second for run in plain) * record / MIB
+            beside = f"{rate / best:5.0%} of dd, {best:,.0f} MiB/s"
+            figures = {"dd_mib_per_second": best, "ratio": rate / best}
+        self.note(
+            "disk",
+            Row(f"append and flush {total / MIB:,.0f} MiB", f"{rate:10,.0f} MiB/s", beside),
+            mib_per_second=rate,
+            **figures,
+        )
+
     # Reads.
 
     def read(self) -> None:
@@ -266,6 +307,53 @@ class StoreBench:
             with opened(root, **settings) as store:
                 # The last files are warm again: opening checks them. What is read is before.
                 self._read(store, f"cold ({how})", 0, per_queue // 2)
+
+    def backlog(self) -> None:
+        """ST-23: reads at the end of queues, with and without much before it."""
+        tail = min(200_000, self.options.backlog // 4)
+        some = messages_of(128, 512)
+        rates: dict[str, list[float]] = {"without": [], "with": []}
+        with (
+            self.root() as short_root,
+            self.root() as long_root,
+            opened(short_root) as short,
+            opened(long_root) as long,
+        ):
+            for store, count in ((short, tail), (long, self.options.backlog)):
+                for _ in range(-(-count // len(some))):
+                    store.put(some)
+            for _ in range(max(5, self.options.repetitions)):
+                for name, store in (("without", short), ("with", long)):
+                    rates[name].append(self._read_tail(store, tail // QUEUES))
+        without, found = (statistics.median(rates[name]) for name in ("without", "with"))
+        self.note(
+            "backlog",
+            Row(
+                f"read 32 of 128 B, {self.options.backlog:,} before",
+                f"{found:10,.0f}/s",
+                f"{found / without:5.0%} of {without:,.0f}/s without",
+            ),
+            backlog=self.options.backlog,
+            per_second=found,
+            per_second_without=without,
+            ratio=found / without,
+        )
+
+    def _read_tail(self, store: MessageStore, per_queue: int) -> float:
+        runs: list[Run] = []
+        count = 0
+        with measured(1, runs):
+            for queue_id in range(QUEUES):
+                last = store.max_offset("BenchTopic", queue_id)
+                offset = last - per_queue
+                while offset < last:
+                    found = store.get("BenchTopic", queue_id, offset, 32)
+                    assert found.status is GetStatus.FOUND
+                    for chunk in found.chunks:
+                        len(bytes(chunk))
+                    count += found.message_count
+                    offset = found.next_offset
+        return count / runs[0].seconds
 
     def _read(self, store: MessageStore, what: str, first: int, last: int) -> None:
         runs: list[Run] = []
@@ -305,10 +393,14 @@ class StoreBench:
             assert run is not None
             bare = run.per_second
             self.note("bare fdatasync", Row("bare fdatasync", f"{bare:10,.0f}/s"), per_second=bare)
+        one = 0.0
         for waiters in WAITERS:
             with self.root() as root:
                 run, flushes, longest_ms = asyncio.run(self._sync(root, waiters))
-            beside = "" if bare is None else f"{run.per_second / bare:5.1f} x bare fdatasync"
+            one = one or run.per_second
+            beside = f"{run.per_second / one:5.1f} x one sender"
+            if bare is not None:
+                beside += f", {run.per_second / bare:.1f} x bare fdatasync"
             self.note(
                 f"sync {waiters}",
                 Row(
@@ -318,6 +410,7 @@ class StoreBench:
                     beside,
                 ),
                 per_second=run.per_second,
+                times_one_sender=run.per_second / one,
                 cpu_per_million=run.cpu_per_million,
                 flushes=flushes,
                 longest_flush_ms=longest_ms,
@@ -467,6 +560,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=512, help="of log per append measurement")
     parser.add_argument("--recovery-mib", type=int, default=512)
+    parser.add_argument("--disk-mib", type=int, default=2048, help="to compare with dd")
+    parser.add_argument("--backlog", type=int, default=10_000_000, help="messages")
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--count", type=int, default=1_000_000, help="messages for memory")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -484,6 +579,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if options.quick:
         options.mib, options.recovery_mib, options.queues = 8, 16, 200
+        options.disk_mib, options.backlog = 8, 20_000
         options.count, options.repetitions, options.seconds = 5_000, 1, 0.2
     compiled = bool(append.COMPILED) and os.environ.get("SKYLARK_PURE") != "1"
     implementation = "compiled" if compiled else "pure Python"
@@ -521,7 +617,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _PARTS: dict[str, Callable[[StoreBench], None]] = {
     "append": StoreBench.append,
+    "disk": StoreBench.disk,
     "read": StoreBench.read,
+    "backlog": StoreBench.backlog,
     "sync": StoreBench.sync,
     "recovery": StoreBench.recovery,
     "open": StoreBench.open_many,
