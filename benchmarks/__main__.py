@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("nameserver", "store", "broker", "clients", "transactions", "replication")
+SUITES = ("nameserver", "store", "broker", "clients", "filters", "transactions", "replication")
 
 
 def main(words: list[str]) -> int:
