@@ -13,12 +13,6 @@ and the requests that brokers send to us. Producers and consumers join as member
     30 s, and at once    heartbeats: to masters for producers, to all brokers if there are
     after a change       consumers; a broker that comes back hears from us within 2 s
 
-    broker sends                      goes to
-    39 CHECK_TRANSACTION_STATE        a producer of the message's group
-    40 NOTIFY_CONSUMER_IDS_CHANGED    the consumer of that group
-    220, 221, 307, 309                the consumer of that group
-    326 PUSH_REPLY_MESSAGE            whoever waits for the reply
-
 A group has one consumer in a session, since a client id is one member of it; a second member needs
 a session of its own.
 """
@@ -27,114 +21,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from ..clock import Clock, SystemClock
 from ..errors import BrokerError, ClientClosed, ClientError, NoRoute, TransportError
-from ..model.message import Property, StoredMessage
 from ..model.queue import MessageQueue
 from ..model.route import MASTER_ID, BrokerData, TopicRoute
-from ..net import AsyncioNetwork, Handler, Network, Switchboard
+from ..net import AsyncioNetwork, Network, Switchboard
 from ..net.tasks import TaskScope
-from ..protocol import headers
-from ..protocol.bodies import (
-    ConsumeMessageDirectlyResult,
-    ConsumerData,
-    ConsumerRunningInfo,
-    ConsumerStatusBody,
-    HeartbeatData,
-    ResetOffsetBody,
-)
-from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.command import Command
-from ..protocol.exchange import Peer, Request, Response
+from ..protocol.exchange import Peer
 from ..protocol.message_id import UniqueIdGenerator
-from ..protocol.record import decode_record
 from ..remote import NameServers, RemoteBroker
 from ..remote.addresses import AddressBook, AddressList, HttpFetch
 from . import namespaces
+from .broker_requests import BrokerRequests
 from .channels import ClientChannels
-from .config import DEFAULT_INSTANCE_NAME, ClientConfig
+from .client_identity import ClientIdentity
+from .config import ClientConfig
+from .heartbeats import Heartbeats
 from .hooks import RpcHook
+from .members import ConsumerMember as ConsumerMember
+from .members import Members
+from .members import ProducerMember as ProducerMember
 from .request_reply import ReplyTable
 from .routes import TOPICS_MAX, RouteCache
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_RETRY_MS: Final = 2_000  # While a broker is out of reach.
-HEARTBEAT_SETTLE_MS: Final = 20  # Changes that come together share a heartbeat.
 ROUTE_DOUBT_MS: Final = 1_000  # A route that failed is asked for again at most this often.
 VIP_PORT_STEP: Final = 2
 
 FindIp = Callable[[AddressList], Awaitable[str]]
 """Finds our own address, as the name servers of a list would see it."""
-
-
-class ProducerMember(Protocol):
-    """What a session asks of a producer."""
-
-    @property
-    def group(self) -> str:
-        """Its group, as brokers know it."""
-        ...
-
-    async def check_transaction(
-        self, header: headers.CheckTransactionStateRequest, half: StoredMessage, address: str
-    ) -> bool:
-        """A broker asks how a half message of this group shall end; False if that is unknown."""
-        ...
-
-
-class ConsumerMember(Protocol):
-    """What a session asks of a consumer."""
-
-    @property
-    def group(self) -> str:
-        """Its group, as brokers know it."""
-        ...
-
-    def heartbeat_data(self) -> ConsumerData:
-        """What the group wants, for a heartbeat."""
-        ...
-
-    def members_changed(self) -> None:
-        """The group has other members than before: share the queues out again."""
-        ...
-
-    def route_changed(self, topic: str, route: TopicRoute) -> None:
-        """A topic has other queues or brokers than before."""
-        ...
-
-    def broker_lost(self, address: str) -> None:
-        """A connection to a broker has ended: it may have forgotten what it knew of us."""
-        ...
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An operator sets the group to other offsets."""
-        ...
-
-    def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
-        """How far it has come in a topic by its own account."""
-        ...
-
-    def running_info(self, *, jstack: bool) -> ConsumerRunningInfo:
-        """What it is doing."""
-        ...
-
-    async def consume_directly(
-        self, message: StoredMessage, broker_name: str | None
-    ) -> ConsumeMessageDirectlyResult:
-        """Consume one message now, because an operator wants to see how that goes."""
-        ...
-
-    async def close(self) -> None:
-        """Finish, commit and leave, because the session ends; harmless a second time."""
-        ...
 
 
 class Session:
@@ -170,16 +93,18 @@ class Session:
             on_change=self._addresses_changed,
         )
         self.namespace = config.namespace or self._book.current.namespace
-        self._process_id = pid if pid is not None else os.getpid()
         self._find_ip = find_ip
-        self._set_identity(config.client_ip or "127.0.0.1")
+        self._identity = ClientIdentity(config, self.clock, self.rng, pid)
+        self._members = Members()
         self.replies = ReplyTable(self.clock, self.rng)
         self.channels = ClientChannels(
             self.network,
             self.clock,
             self.rng,
             switchboard=Switchboard(
-                self._handlers(), on_connect=self._connected, on_disconnect=self._disconnected
+                BrokerRequests(self._members, self.replies).handlers(),
+                on_connect=self._connected,
+                on_disconnect=self._disconnected,
             ),
             tls=config.tls,
             access_key=config.access_key,
@@ -197,12 +122,15 @@ class Session:
             on_change=self._route_changed,
         )
         self._brokers: dict[str, BrokerData] = {}  # By name, out of all routes.
-        self._versions: dict[str, int] = {}  # What brokers said of themselves, by address.
-        self._unheard: dict[str, object] = {}  # Why a broker did not get the last heartbeat.
         self._doubted_ms: dict[str, int] = {}
-        self._producers: dict[str, list[ProducerMember]] = {}
-        self._consumers: dict[str, ConsumerMember] = {}
-        self._heartbeat_due = asyncio.Event()
+        self._heartbeats = Heartbeats(
+            config,
+            self.clock,
+            self._identity,
+            self._members,
+            brokers=lambda: self._brokers.values(),
+            remote=self.broker,
+        )
         self._tasks = TaskScope()
         self._parts = AsyncExitStack()
         self._is_open = False
@@ -215,11 +143,11 @@ class Session:
             if not self._book.current:
                 await self._book.refresh()
             if self.config.client_ip is None and self._find_ip is not None:
-                self._set_identity(await self._find_ip(self._book.current))
+                self._identity.set_ip(await self._find_ip(self._book.current))
             parts.push_async_exit(self._leave)
             self._tasks = await parts.enter_async_context(TaskScope())
             await parts.enter_async_context(self.routes.running())
-            for background in (self._book.watch(), self._keep_heartbeats()):
+            for background in (self._book.watch(), self._heartbeats.run()):
                 parts.callback(self._tasks.spawn(background).cancel)
             self._parts = parts.pop_all()
         self._is_open = True
@@ -232,7 +160,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         # A consumer that was not closed would go on for ever, and this would wait for it.
-        for member in list(self._consumers.values()):
+        for member in list(self._members.consumers.values()):
             await member.close()
         self._is_open = False
         await self._parts.__aexit__(kind, error, traceback)
@@ -244,8 +172,9 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         # Members have mostly left by themselves; whoever has not must not linger at the brokers.
-        producers, self._producers = list(self._producers), {}
-        consumers, self._consumers = list(self._consumers), {}
+        producers, consumers = list(self._members.producers), list(self._members.consumers)
+        self._members.producers.clear()
+        self._members.consumers.clear()
         await asyncio.gather(
             *(self._unregister(producer_group=group) for group in producers),
             *(self._unregister(consumer_group=group) for group in consumers),
@@ -269,6 +198,21 @@ class Session:
 
     # Names.
 
+    @property
+    def client_id(self) -> str:
+        """How brokers know this client."""
+        return self._identity.client_id
+
+    @property
+    def client_ip(self) -> str:
+        """The address in that id."""
+        return self._identity.client_ip
+
+    @property
+    def unique_ids(self) -> UniqueIdGenerator:
+        """Ids for messages; to be asked for each time, since a fork changes it."""
+        return self._identity.unique_ids
+
     def wrap(self, name: str) -> str:
         """Return the name of a topic or group as brokers know it."""
         return namespaces.wrap(self.namespace, name)
@@ -282,38 +226,33 @@ class Session:
     def join_producer(self, member: ProducerMember) -> None:
         """Keep a producer's group alive at the brokers, and hand it what they ask."""
         self.require_open()
-        self._producers.setdefault(member.group, []).append(member)
+        self._members.add_producer(member)
         self.want_heartbeat()
 
     async def leave_producer(self, member: ProducerMember) -> None:
         """A producer closes; the last of its group is unregistered at once."""
-        members = self._producers.get(member.group, [])
-        if member in members:
-            members.remove(member)
-            if not members:
-                del self._producers[member.group]
-                await self._unregister(producer_group=member.group)
+        if self._members.remove_producer(member):
+            await self._unregister(producer_group=member.group)
 
     def join_consumer(self, member: ConsumerMember) -> None:
         """Make this session a member of a consumer group."""
         self.require_open()
-        if member.group in self._consumers:
+        if member.group in self._members.consumers:
             raise ClientError(
                 f"group {member.group!r} has a consumer in this session already",
                 hint="connect once more for a second member of the group",
             )
-        self._consumers[member.group] = member
+        self._members.consumers[member.group] = member
         self.want_heartbeat()
 
     async def leave_consumer(self, member: ConsumerMember) -> None:
         """A consumer closes and is unregistered at once, so that the others take its queues."""
-        if self._consumers.get(member.group) is member:
-            del self._consumers[member.group]
+        if self._members.remove_consumer(member):
             await self._unregister(consumer_group=member.group)
 
     def has_consumer(self, group: str) -> bool:
         """Whether this session is a member of a consumer group."""
-        return group in self._consumers
+        return group in self._members.consumers
 
     # Brokers.
 
@@ -353,7 +292,7 @@ class Session:
 
     def broker_version(self, address: str) -> int | None:
         """The version that a broker gave in its last heartbeat answer."""
-        return self._versions.get(address)
+        return self._heartbeats.versions.get(address)
 
     def send_address(self, address: str) -> str:
         """Where to send to a broker: its fast port where that is wanted."""
@@ -415,10 +354,10 @@ class Session:
             # No route mentions it any more. What is under way on it would not be answered well.
             if address not in self.name_servers.addresses:
                 self.channels.drop(address)
-                self._versions.pop(address, None)
+                self._heartbeats.versions.pop(address, None)
         if after - before:
             self.want_heartbeat()
-        for member in list(self._consumers.values()):
+        for member in list(self._members.consumers.values()):
             member.route_changed(topic, route)
 
     def _addresses(self) -> set[str]:
@@ -431,62 +370,15 @@ class Session:
 
     def want_heartbeat(self) -> None:
         """Something changed that brokers should know soon."""
-        self._heartbeat_due.set()
+        self._heartbeats.want()
 
     async def heartbeat(self) -> bool:
         """Send a heartbeat to every broker that should have one; False if one did not get it."""
-        addresses = self.heartbeat_addresses()
-        if not addresses:
-            return True
-        body = HeartbeatData(
-            self.client_id,
-            tuple(self._producers),
-            tuple(member.heartbeat_data() for member in self._consumers.values()),
-        )
-        reached = await asyncio.gather(*(self._beat(address, body) for address in addresses))
-        return all(reached)
+        return await self._heartbeats.send()
 
     def heartbeat_addresses(self) -> list[str]:
         """The brokers that hear from us: masters, and replicas too if there are consumers."""
-        if not self._producers and not self._consumers:
-            return []
-        return [
-            address
-            for data in self._brokers.values()
-            for broker_id, address in data.addresses.items()
-            if broker_id == MASTER_ID or self._consumers
-        ]
-
-    async def _beat(self, address: str, body: HeartbeatData) -> bool:
-        try:
-            timeout_ms = self.config.api_timeout_ms
-            self._versions[address] = await self.broker(address).heartbeat(
-                body, timeout_ms=timeout_ms
-            )
-        except (TransportError, BrokerError) as error:
-            # A refusal is for people to see to; either is worth one line, not one at every try.
-            what = (type(error), getattr(error, "code", None))
-            level = logging.WARNING if isinstance(error, BrokerError) else logging.INFO
-            level = logging.DEBUG if self._unheard.get(address) == what else level
-            logger.log(level, "broker=%s heartbeat failed: %s", address, error)
-            self._unheard[address] = what
-            return False
-        self._unheard.pop(address, None)
-        return True
-
-    async def _keep_heartbeats(self) -> None:
-        while True:
-            self._heartbeat_due.clear()
-            reached_all = await self.heartbeat()
-            pause_ms = self.config.heartbeat_broker_interval_ms
-            if not reached_all:
-                pause_ms = min(pause_ms, HEARTBEAT_RETRY_MS)
-            try:
-                async with asyncio.timeout(pause_ms / 1000):
-                    await self._heartbeat_due.wait()
-            except TimeoutError:
-                continue
-            await self.clock.sleep_ms(HEARTBEAT_SETTLE_MS)
+        return self._heartbeats.addresses()
 
     def _connected(self, peer: Peer) -> None:
         # A broker forgets its clients with their connections; a new one needs a heartbeat first.
@@ -496,7 +388,7 @@ class Session:
     def _disconnected(self, peer: Peer) -> None:
         if self._is_open and peer.address not in self.name_servers.addresses:
             self.want_heartbeat()
-            for member in list(self._consumers.values()):
+            for member in list(self._members.consumers.values()):
                 member.broker_lost(peer.address)
 
     async def _unregister(
@@ -521,109 +413,3 @@ class Session:
                 logger.info("broker=%s not told of the leave: %s", address, error)
 
         await asyncio.gather(*(leave(address) for address in addresses))
-
-    def _set_identity(self, client_ip: str) -> None:
-        name = self.config.instance_name
-        if name == DEFAULT_INSTANCE_NAME:
-            nano = self.clock.monotonic_ms() * 1_000_000 + self.rng.randrange(1_000_000)
-            name = f"{self._process_id}#{nano}"
-        unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
-        self.client_ip = client_ip
-        self.client_id = f"{client_ip}@{name}{unit}"
-        self.unique_ids = UniqueIdGenerator(
-            self.clock,
-            ip=client_ip,
-            pid=self._process_id,
-            process_mark=self.rng.getrandbits(32),
-        )
-
-    # What brokers ask of us.
-
-    def _handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.CHECK_TRANSACTION_STATE: Handler(
-                headers.CheckTransactionStateRequest, self._check_transaction
-            ),
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Handler(
-                headers.NotifyConsumerIdsChangedRequest, self._members_changed
-            ),
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: Handler(
-                headers.ResetOffsetRequest, self._reset_offsets
-            ),
-            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: Handler(
-                headers.GetConsumerStatusRequest, self._consumer_status
-            ),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: Handler(
-                headers.GetConsumerRunningInfoRequest, self._running_info
-            ),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: Handler(
-                headers.ConsumeMessageDirectlyRequest, self._consume_directly
-            ),
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: Handler(
-                headers.PushReplyMessageRequest, self._reply_arrived
-            ),
-        }
-
-    async def _check_transaction(
-        self, request: Request[headers.CheckTransactionStateRequest], peer: Peer
-    ) -> None:
-        half = decode_record(request.body)
-        group = half.properties.get(Property.PGROUP, "")
-        members = self._producers.get(group)
-        if not members:
-            logger.warning("group=%s a check for a group without producer here", group)
-            return
-        for member in list(members):
-            if await member.check_transaction(request.header, half, peer.address):
-                return
-
-    def _members_changed(
-        self, request: Request[headers.NotifyConsumerIdsChangedRequest], peer: Peer
-    ) -> None:
-        member = self._consumers.get(request.header.consumer_group)
-        if member is not None:
-            member.members_changed()
-
-    async def _reset_offsets(
-        self, request: Request[headers.ResetOffsetRequest], peer: Peer
-    ) -> None:
-        member = self._consumers.get(request.header.group)
-        if member is not None:
-            offsets = ResetOffsetBody.from_json(request.body).offsets
-            await member.reset_offsets(request.header.topic, offsets)
-
-    def _consumer_status(
-        self, request: Request[headers.GetConsumerStatusRequest], peer: Peer
-    ) -> Response:
-        member = self._member(request.header.group)
-        queues = member.consumer_status(request.header.topic)
-        return Response(body=ConsumerStatusBody(queues=queues).to_json())
-
-    def _running_info(
-        self, request: Request[headers.GetConsumerRunningInfoRequest], peer: Peer
-    ) -> Response:
-        member = self._member(request.header.consumer_group)
-        return Response(body=member.running_info(jstack=request.header.jstack_enable).to_json())
-
-    async def _consume_directly(
-        self, request: Request[headers.ConsumeMessageDirectlyRequest], peer: Peer
-    ) -> Response:
-        member = self._member(request.header.consumer_group)
-        message = decode_record(request.body)
-        result = await member.consume_directly(message, request.header.broker_name)
-        return Response(body=result.to_json())
-
-    def _reply_arrived(
-        self, request: Request[headers.PushReplyMessageRequest], peer: Peer
-    ) -> Response:
-        self.replies.arrived(request.header, bytes(request.body))
-        return Response()
-
-    def _member(self, group: str) -> ConsumerMember:
-        member = self._consumers.get(group)
-        if member is None:
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The Consumer Group <{group}> not exist in this consumer",
-            )
-        return member

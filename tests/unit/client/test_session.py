@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -156,6 +157,36 @@ def test_unique_ids_of_two_sessions_never_meet() -> None:
 
 
 # Name servers.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_gives_ids_of_its_own() -> None:
+    """Two children of one parent, and the parent: same memory, same random numbers, other ids."""
+    session = Session(ClientConfig(namesrv_addr="ns:9876", client_ip="10.0.0.9"), env={})
+    kept = session.unique_ids
+    before = kept.next()
+
+    def ids_of_child() -> list[str]:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:  # Leave at once: nothing of the test's own may run on in here.
+            try:
+                lines = [session.unique_ids.next() for _ in range(100)]
+                os.write(write_end, "\n".join(lines).encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as pipe:
+            found = pipe.read().split()
+        os.waitpid(child, 0)
+        return found
+
+    children = [ids_of_child(), ids_of_child()]
+    assert session.unique_ids is kept
+    own = [session.unique_ids.next() for _ in range(100)]
+    ids = [before, *own, *children[0], *children[1]]
+    assert len(set(ids)) == len(ids) == 301
+    assert len({one[:20] for one in ids}) == 3  # Address, process and mark.
 
 
 def test_clients_spread_over_name_servers_and_keep_one_connection_each() -> None:
