@@ -436,7 +436,7 @@ class AdminClient(TimerActions):
                 target = await remote.search_offset(queue, at_ms)
             if not force:
                 target = min(target, at.consumer_offset)
-            await remote.update_consumer_offset(group, queue, target)
+            await remote.update_consumer_offset(group, queue, target, reset=True)
             targets[queue] = target
         return targets
 

@@ -2,8 +2,11 @@
 
 A committed offset goes forward. A smaller one is taken only where it is meant:
 
-    the group has no member that consumes by push      an operator sets it, or a pull consumer seeks
-    a reset of that queue is under way                 the value that was asked for
+    the group has no member that consumes by push   an operator sets it, or a pull consumer seeks;
+                                                    not in the first minute after a restart, when
+                                                    members may not have come back yet
+    the request says that it is a reset             an operator's, or a member's own
+    a reset of that queue is under way              the value that was asked for
 
 and one beyond the end of its queue is not taken at all: whoever has read what is not there has read
 it in another life of the queue, before a disk was lost or the topic was made anew. RocketMQ takes
@@ -29,6 +32,7 @@ from .saved_table import SavedTable, SmallFiles
 logger = logging.getLogger(__name__)
 
 RESET_PATIENCE_MS = 60_000  # Java's push consumer takes some 10 s to follow a reset.
+RETURN_PATIENCE_MS = 60_000  # Members that live through a restart send a heartbeat every 30 s.
 
 
 class CommitOutcome(Enum):
@@ -61,6 +65,8 @@ class ConsumerOffsets:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str, int], _Reset] = {}
         self._is_changed = False
+        self._loaded: frozenset[tuple[str, str]] = frozenset()
+        self._loaded_at_ms = 0
         # A replica's: what clients committed here, until the master has heard of it.
         self._own: dict[tuple[str, str, int], int] | None = None
 
@@ -89,6 +95,8 @@ class ConsumerOffsets:
                 kept[queue_id] = max(0, min(offset, end))
             if kept:
                 self._table[topic, group] = kept
+        self._loaded = frozenset(self._table)
+        self._loaded_at_ms = self._clock.monotonic_ms()
 
     # Questions.
 
@@ -100,6 +108,11 @@ class ConsumerOffsets:
     def of(self, topic: str, group: str) -> Mapping[int, int]:
         """The offsets of a group in a topic, by queue."""
         return self._table.get((topic, group), {})
+
+    def is_settling(self, topic: str, group: str) -> bool:
+        """Whether members of a group from before a restart may not have come back yet."""
+        age_ms = self._clock.monotonic_ms() - self._loaded_at_ms
+        return age_ms < RETURN_PATIENCE_MS and (topic, group) in self._loaded
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Every topic and group that has offsets."""

@@ -298,7 +298,8 @@ class QueueHolder(GroupMember):
         """Ask the broker whether what we hold of a queue still counts; False if it cannot say.
 
         A broker that knows nothing of what we committed has begun anew, and so has its queue, even
-        where it has grown to the same offsets again: we begin anew as well.
+        where it has grown to the same offsets again; one that is further on than we are has had
+        another owner meanwhile. In both cases we begin anew as well.
         """
         place = queue.queue
         try:
@@ -308,10 +309,11 @@ class QueueHolder(GroupMember):
             return False
         if queue.is_dropped:
             return True
-        if not self._offsets.is_confirmed_by(place, committed):
+        was_elsewhere = committed is not None and committed > queue.commit_offset
+        if was_elsewhere or not self._offsets.is_confirmed_by(place, committed):
             logger.warning(
-                "group=%s queue=%s its broker knows nothing of what was committed: it begins anew",
-                *(self._group, queue),
+                "group=%s queue=%s is at %d, and its broker has %s: it begins anew",
+                *(self._group, queue, queue.commit_offset, committed),
             )
             self._discard(queue)
             self._begin_soon()

@@ -7,7 +7,12 @@ import random
 import pytest
 from broker_world import BrokerWorld, Client
 
-from skylark.broker.offsets import RESET_PATIENCE_MS, CommitOutcome, ConsumerOffsets
+from skylark.broker.offsets import (
+    RESET_PATIENCE_MS,
+    RETURN_PATIENCE_MS,
+    CommitOutcome,
+    ConsumerOffsets,
+)
 from skylark.errors import CorruptRecord
 from skylark.model.group import ConsumeType, Subscription
 from skylark.protocol.bodies import ConsumerData
@@ -175,6 +180,30 @@ def test_a_member_that_says_so_goes_back_and_a_stranger_does_not(world: BrokerWo
             assert (code, "kept" in (remark or "")) == (0, True)
             assert await _query(client) == (0, "4")
             await _commit(client, 1, reset="true")
+            assert await _query(client) == (0, "1")
+
+    world.run(main)
+
+
+def test_after_a_restart_a_commit_from_nobody_known_does_not_go_back_unless_it_says_so(
+    world: BrokerWorld,
+) -> None:
+    """A member that was cut off may commit before anybody has sent a heartbeat again."""
+
+    async def main() -> None:
+        async with world.serving() as client:
+            for _ in range(5):
+                await client.send("T")
+            await _commit(client, 4)
+        async with world.serving() as client:
+            code, remark = await _commit(client, 2)
+            assert (code, "4 is kept" in (remark or "")) == (0, True)
+            await client.pull("T", group="g", offset=2, sysFlag=1 | 4, commitOffset=2)
+            assert await _query(client) == (0, "4")
+            assert await _commit(client, 3, reset=True) == (0, None)
+            assert await _query(client) == (0, "3")
+            await world.clock.sleep_ms(RETURN_PATIENCE_MS)
+            await _commit(client, 1)
             assert await _query(client) == (0, "1")
 
     world.run(main)

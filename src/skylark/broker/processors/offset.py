@@ -11,7 +11,7 @@ from ...protocol.codes import ResponseCode
 from ...protocol.exchange import Peer, Request, Response
 from ...protocol.headers import offset as headers
 from ...store import MessageStore
-from ..clients import Clients
+from ..clients import Clients, ConsumerGroup
 from ..groups import GroupTable
 from ..identity import Identity
 from ..locks import QueueLocks
@@ -144,9 +144,8 @@ class OffsetProcessor:
             group,
             queue_id,
             offset,
-            may_go_back=members is None
-            or members.consume_type is ConsumeType.CONSUME_ACTIVELY
-            or (is_reset and client_id is not None),
+            may_go_back=self._may_go_back(topic, group, members)
+            or (is_reset and (members is None or client_id is not None)),
         )
         if outcome is CommitOutcome.TAKEN:
             return None
@@ -158,6 +157,11 @@ class OffsetProcessor:
         if outcome is CommitOutcome.BEYOND:
             return f"offset {offset} is beyond the end of the queue and not taken; {now} is kept"
         return f"offset {now} is kept: {offset} would go back; reset the group's offsets for that"
+
+    def _may_go_back(self, topic: str, group: str, members: ConsumerGroup | None) -> bool:
+        if members is None:
+            return not self._offsets.is_settling(topic, group)
+        return members.consume_type is ConsumeType.CONSUME_ACTIVELY
 
     # Queues.
 
