@@ -1,6 +1,6 @@
 """The numbers of the protocol: request codes, response codes, languages, serializations.
 
-Names are RocketMQ's own. Codes from 361 on and those above 32,767 belong to 5.x clients; the binary
+Names are RocketMQ's own. Codes from 351 on and those above 32,767 belong to 5.x clients; the binary
 header form has a 16-bit code and cannot carry the latter.
 """
 
@@ -134,6 +134,8 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400

@@ -128,6 +128,22 @@ def test_a_group_that_is_none_is_refused(world: BrokerWorld, body: bytes) -> Non
     world.run(main)
 
 
+def test_one_group_is_shown_as_tools_of_5_x_ask(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+            assert (await client.call(code, {"group": "made"})).code == (
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+            made = SubscriptionGroupConfig(group_name="made", retry_max_times=3)
+            body = SubscriptionGroupConfigBody(made).to_json()
+            await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+            answer = await client.call(code, {"group": "made"})
+            assert SubscriptionGroupConfigBody.from_json(answer.body).config == made
+
+    world.run(main)
+
+
 def test_members_are_listed_with_language_and_subscriptions(world: BrokerWorld) -> None:
     async def main() -> None:
         member = Member(world, "member-1", language=Language.GO)

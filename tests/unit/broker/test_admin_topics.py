@@ -15,6 +15,7 @@ from skylark.protocol.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,
     GroupList,
+    TopicConfigBody,
     TopicConfigTable,
     TopicList,
     TopicStatsBody,
@@ -149,6 +150,18 @@ def test_the_queues_of_a_topic_are_told_with_their_ends_and_last_times(world: Br
             assert (full.min_offset, full.max_offset) == (0, 1)
             assert 0 <= now_ms - full.last_update_timestamp < 10
             answer = await client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Nobody"})
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    world.run(main)
+
+
+def test_one_topic_is_shown_as_tools_of_5_x_ask(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            await put(client, perm=4, readQueueNums=8)
+            answer = await client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "T", "lo": "true"})
+            assert TopicConfigBody.from_json(answer.body).topic == TopicConfig("T", 8, 4, 4)
+            answer = await client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "Nobody"})
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
     world.run(main)

@@ -62,6 +62,7 @@ from skylark.protocol.bodies import (
     ResetOffsetBody,
     SubscriptionGroupConfigBody,
     SubscriptionGroupTable,
+    TopicConfigBody,
     TopicConfigTable,
     TopicList,
     TopicOffset,
@@ -131,6 +132,11 @@ EXAMPLES: list[tuple[Body, str]] = [
         ),
         '{"brokerAddrTable":{"b":{"brokerAddrs":{0:"1.1.1.1:10911",1:"1.1.1.2:10911"},'
         '"brokerName":"b","cluster":"c"}},"clusterAddrTable":{"c":["b"]}}',
+    ),
+    (
+        TopicConfigBody(TopicConfig("T", 8, 4, 6)),
+        '{"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
+        '"topicName":"T","topicSysFlag":0,"writeQueueNums":4}',
     ),
     (TopicList(("T",)), '{"topicList":["T"]}'),
     (

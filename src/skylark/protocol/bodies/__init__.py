@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .timers import WaitingList as WaitingList
     from .timers import WaitingMessage as WaitingMessage
     from .topics import DataVersionBody as DataVersionBody
+    from .topics import TopicConfigBody as TopicConfigBody
     from .topics import TopicConfigTable as TopicConfigTable
     from .topics import TopicList as TopicList
     from .transactions import HalfMessage as HalfMessage
@@ -148,6 +149,7 @@ else:
             ),
             "topics": (
                 "DataVersionBody",
+                "TopicConfigBody",
                 "TopicConfigTable",
                 "TopicList",
             ),

@@ -60,6 +60,20 @@ class TopicConfigTable(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicConfigBody(Body):
+    """One topic alone: GET_TOPIC_CONFIG."""
+
+    topic: TopicConfig
+
+    @classmethod
+    def from_members(cls, members: Members) -> Self:
+        return cls(topic_config_from(members))
+
+    def to_members(self) -> dict[str, Any]:
+        return topic_config_members(self.topic)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicList(Body):
     """Names of topics, and for system topics a broker that can name more of them."""
 
@@ -75,8 +89,12 @@ class TopicList(Body):
 
 
 def topic_config_of(value: Json, where: str) -> TopicConfig:
+    """Read a topic inside a table."""
+    return topic_config_from(Members.of(value, where))
+
+
+def topic_config_from(members: Members) -> TopicConfig:
     """Read a topic; what an older or newer peer leaves out has Java's default."""
-    members = Members.of(value, where)
     return TopicConfig(
         name=members.text("topicName"),
         read_queue_nums=members.i32("readQueueNums", 16),

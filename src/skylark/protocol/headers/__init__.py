@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from .admin_groups import GetConsumerStatusRequest as GetConsumerStatusRequest
     from .admin_groups import GetConsumeStatsRequest as GetConsumeStatsRequest
     from .admin_groups import GetProducerConnectionListRequest as GetProducerConnectionListRequest
+    from .admin_groups import GetSubscriptionGroupConfigRequest as GetSubscriptionGroupConfigRequest
     from .admin_groups import QueryConsumeTimeSpanRequest as QueryConsumeTimeSpanRequest
     from .admin_groups import QueryCorrectionOffsetRequest as QueryCorrectionOffsetRequest
     from .admin_groups import ResetOffsetRequest as ResetOffsetRequest
     from .admin_topics import CreateTopicRequest as CreateTopicRequest
     from .admin_topics import DeleteTopicRequest as DeleteTopicRequest
     from .admin_topics import GetBrokerConfigResponse as GetBrokerConfigResponse
+    from .admin_topics import GetTopicConfigRequest as GetTopicConfigRequest
     from .admin_topics import GetTopicStatsInfoRequest as GetTopicStatsInfoRequest
     from .admin_topics import QueryTopicConsumeByWhoRequest as QueryTopicConsumeByWhoRequest
     from .admin_topics import ViewBrokerStatsDataRequest as ViewBrokerStatsDataRequest
@@ -114,6 +116,7 @@ else:
                 "GetConsumerRunningInfoRequest",
                 "GetConsumerStatusRequest",
                 "GetProducerConnectionListRequest",
+                "GetSubscriptionGroupConfigRequest",
                 "QueryConsumeTimeSpanRequest",
                 "QueryCorrectionOffsetRequest",
                 "ResetOffsetRequest",
@@ -122,6 +125,7 @@ else:
                 "CreateTopicRequest",
                 "DeleteTopicRequest",
                 "GetBrokerConfigResponse",
+                "GetTopicConfigRequest",
                 "GetTopicStatsInfoRequest",
                 "QueryTopicConsumeByWhoRequest",
                 "ViewBrokerStatsDataRequest",

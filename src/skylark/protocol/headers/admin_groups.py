@@ -19,6 +19,15 @@ class DeleteSubscriptionGroupRequest(Header):
 
 
 @header
+class GetSubscriptionGroupConfigRequest(Header):
+    """How is one group set up? Tools of 5.x ask this where older ones ask for all groups."""
+
+    CODE: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+
+    group: str
+
+
+@header
 class GetConsumeStatsRequest(Header):
     """How far is a group behind, in all its topics or in one?"""
 

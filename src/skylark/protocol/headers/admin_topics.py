@@ -34,6 +34,15 @@ class DeleteTopicRequest(Header):
 
 
 @header
+class GetTopicConfigRequest(Header):
+    """How is one topic set up? Tools of 5.x ask this where older ones ask for all topics."""
+
+    CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
+
+    topic: str
+
+
+@header
 class GetTopicStatsInfoRequest(Header):
     """Where do a topic's queues begin and end?"""
 

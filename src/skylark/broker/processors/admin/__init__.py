@@ -1,8 +1,8 @@
 """What operators ask of a broker, by noun.
 
 code                               noun
-17 21 202 215 300 305 316          topics.py
-200 201 203 204 207 328            groups.py
+17 21 202 215 300 305 316 351      topics.py
+200 201 203 204 207 328 352        groups.py
 43 45 208 222 223 303 308 314 317  offsets.py
 307 309                            messages.py, handed on to a member
 28 315                             stats.py
@@ -40,6 +40,7 @@ def table(parts: Parts) -> dict[int, tuple[type[Header] | None, Handle]]:
         Code.UPDATE_AND_CREATE_TOPIC: (headers.CreateTopicRequest, topics.put),
         Code.DELETE_TOPIC_IN_BROKER: (headers.DeleteTopicRequest, topics.delete),
         Code.GET_ALL_TOPIC_CONFIG: (None, topics.all),
+        Code.GET_TOPIC_CONFIG: (headers.GetTopicConfigRequest, topics.one),
         Code.GET_TOPIC_STATS_INFO: (headers.GetTopicStatsInfoRequest, topics.stats),
         Code.QUERY_TOPIC_CONSUME_BY_WHO: (
             headers.QueryTopicConsumeByWhoRequest,
@@ -50,6 +51,10 @@ def table(parts: Parts) -> dict[int, tuple[type[Header] | None, Handle]]:
         Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, groups.put),
         Code.DELETE_SUBSCRIPTIONGROUP: (headers.DeleteSubscriptionGroupRequest, groups.delete),
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (None, groups.all),
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG: (
+            headers.GetSubscriptionGroupConfigRequest,
+            groups.one,
+        ),
         Code.GET_CONSUMER_CONNECTION_LIST: (
             headers.GetConsumerConnectionListRequest,
             groups.consumers,

@@ -57,6 +57,18 @@ class GroupAdmin:
         """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return Response(body=self._groups.body().to_json())
 
+    def one(
+        self, request: Request[headers.GetSubscriptionGroupConfigRequest], peer: Peer
+    ) -> Response:
+        """Serve GET_SUBSCRIPTIONGROUP_CONFIG."""
+        name = request.header.group
+        group = self._groups.get(name)
+        if group is None:
+            return Response(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker: {name[:255]}"
+            )
+        return Response(body=SubscriptionGroupConfigBody(group).to_json())
+
     def consumers(
         self, request: Request[headers.GetConsumerConnectionListRequest], peer: Peer
     ) -> Response:

@@ -14,7 +14,7 @@ from ....model.topic import (
     TopicConfig,
     TopicFilterType,
 )
-from ....protocol.bodies import GroupList, TopicList, TopicOffset, TopicStatsBody
+from ....protocol.bodies import GroupList, TopicConfigBody, TopicList, TopicOffset, TopicStatsBody
 from ....protocol.codes import ResponseCode
 from ....protocol.exchange import AnyRequest, Peer, Request, Response
 from ....protocol.headers import admin_topics as headers
@@ -94,6 +94,14 @@ class TopicAdmin:
     def all(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve GET_ALL_TOPIC_CONFIG."""
         return Response(body=self._topics.body().to_json())
+
+    def one(self, request: Request[headers.GetTopicConfigRequest], peer: Peer) -> Response:
+        """Serve GET_TOPIC_CONFIG."""
+        name = request.header.topic
+        topic = self._topics.get(name)
+        if topic is None:
+            return Response(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker: {name[:127]}")
+        return Response(body=TopicConfigBody(topic).to_json())
 
     def system(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
