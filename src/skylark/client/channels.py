@@ -48,10 +48,10 @@ class ClientChannels(Channels):
 
         None as well where requests are signed or watched: that is for call to do.
         """
-        channel = self._channels.get(address)
+        channel = self.known(address)
         if channel is None or self.hooks or self._access_key is not None:
             return None
-        link = channel._link
+        link = channel.link
         return link if isinstance(link, PipelinedLink) and link.is_ready else None
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:

@@ -22,7 +22,7 @@ _SLACK_S: Final = 0.001  # Deadlines this close together are served by one wake-
 
 
 class PipelinedLink(Link):
-    """A link for calling; it builds on what Link offers to its own methods."""
+    """A link for calling."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -43,28 +43,22 @@ class PipelinedLink(Link):
         finally:
             self.finish(opaque)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a request can go out without waiting."""
-        return self._writable is None and not self._is_closed and self._established.done()
-
     def submit(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
         """Send a request on a link that is ready; whoever awaits the answer calls finish then."""
-        loop = self._loop
+        loop = asyncio.get_running_loop()
         answer: asyncio.Future[Command] = loop.create_future()
-        data = self._connection.begin_request(command, answer)
+        self.begin(command, answer)
         deadline = loop.time() + timeout_ms / 1000
         self._calls[command.opaque] = (deadline, timeout_ms, answer)
         if self._sweep is None or deadline < self._sweep.when():
             self._sweep_at(deadline)
-        self._send(data)
         return answer
 
     def finish(self, opaque: int) -> None:
         """Forget a request, answered or not."""
         _, _, answer = self._calls.pop(opaque)
         if answer.cancelled() or answer.exception() is not None:
-            self._connection.forget(opaque)
+            self.forget(opaque)
 
     def close(self) -> None:
         """End the connection once what is written has gone out."""
@@ -80,14 +74,15 @@ class PipelinedLink(Link):
 
     # Writing.
 
-    def _send(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Send bytes with all others of this turn of the loop."""
         self._gathered.append(data)
         self._gathered_bytes += len(data)
         if self._gathered_bytes >= GATHERED_BYTES_MAX:
             self._write_gathered()
         elif not self._is_write_due:
             self._is_write_due = True
-            self._loop.call_soon(self._write_due)
+            asyncio.get_running_loop().call_soon(self._write_due)
 
     def _write_due(self) -> None:
         self._is_write_due = False
@@ -97,26 +92,26 @@ class PipelinedLink(Link):
         gathered = self._gathered
         if gathered:
             self._gathered, self._gathered_bytes = [], 0
-            super()._send(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            super().write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     # Time.
 
     def _sweep_at(self, deadline: float) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
-        self._sweep = self._loop.call_at(deadline, self._expire)
+        self._sweep = asyncio.get_running_loop().call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._sweep = None
-        now = self._loop.time() + _SLACK_S
+        now = asyncio.get_running_loop().time() + _SLACK_S
         earliest: float | None = None
         for deadline, timeout_ms, answer in list(self._calls.values()):
             if answer.done():
                 continue
             if deadline <= now:
-                answer.set_exception(CallTimeout(self._address, timeout_ms))
-                self._suspect(timeout_ms)
+                answer.set_exception(CallTimeout(self.address, timeout_ms))
+                self.suspect(timeout_ms)
             elif earliest is None or deadline < earliest:
                 earliest = deadline
-        if earliest is not None and not self._is_closed:
+        if earliest is not None and not self.is_closed:
             self._sweep_at(earliest)

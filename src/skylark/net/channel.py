@@ -45,6 +45,11 @@ class Channel:
         """Whether a connection is up now."""
         return self._link is not None and not self._link.is_closed
 
+    @property
+    def link(self) -> Link | None:
+        """The connection that is there now, if one is; calls open one, this does not."""
+        return self._link
+
     async def call(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and wait for its answer; raises TransportError."""
         link = self._link
@@ -161,6 +166,10 @@ class Channels(LinkOwner):
             await self._tasks.__aexit__(kind, error, traceback)
         if self._failure is not None:
             raise self._failure  # It came when the task group could not take it any more.
+
+    def known(self, address: str) -> Channel | None:
+        """The channel to an address that was used before."""
+        return self._channels.get(address)
 
     def to(self, address: str) -> Channel:
         """The channel to an `ip:port`."""

@@ -234,23 +234,40 @@ class Link(asyncio.Protocol):
                 while self._writable is not None:
                     await asyncio.shield(self._writable)
                 self._require_open()
-                data = self._connection.begin_request(command, answer)
+                self.begin(command, answer)
                 opaque = command.opaque
-                self._send(data)
                 return await answer
         except TimeoutError:
-            self._suspect(timeout_ms)
+            self.suspect(timeout_ms)
             raise CallTimeout(self._address, timeout_ms) from None
         finally:
             if opaque is not None:
-                self._connection.forget(opaque)
+                self.forget(opaque)
+
+    # For those who call without waiting.
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request can go out without waiting."""
+        return self._writable is None and not self._is_closed and self._established.done()
+
+    def begin(self, command: Command, answer: asyncio.Future[Command]) -> None:
+        """Send a request on a link that is ready; its answer, or the link's end, goes to a future.
+
+        Whoever begins a request forgets it, unless it was answered.
+        """
+        self.write(self._connection.begin_request(command, answer))
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for the answer to a request any more; harmless if it has come."""
+        self._connection.forget(opaque)
 
     def notify(self, command: Command) -> None:
         """Send a oneway request; raises ConnectionLost."""
         self._require_open()
         if not self._established.done():
             raise ConnectionLost(self._address, "it has not said yet how it wants to be spoken to")
-        self._send(self._connection.encode_oneway(command))
+        self.write(self._connection.encode_oneway(command))
 
     def close(self) -> None:
         """End the connection once what is written has gone out."""
@@ -612,7 +629,7 @@ class Link(asyncio.Protocol):
                 encoded, self._encoded = self._encoded, []
                 data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
                 self._out_bytes -= len(data)
-                self._send(data)
+                self.write(data)
                 continue
             if self._out_bytes < self._flush_bytes:
                 answers, self._out, self._out_bytes = self._out, [], 0
@@ -622,7 +639,7 @@ class Link(asyncio.Protocol):
                 data = encode_frames(answers)
             except LocalProtocolError:
                 data = b"".join(self._encode_alone(answer) for answer in answers)
-            self._send(data)
+            self.write(data)
 
     def _take_some(self) -> list[Command]:
         count = taken = 0
@@ -643,7 +660,8 @@ class Link(asyncio.Protocol):
             answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, str(error)
             return encode_frames([answer])
 
-    def _send(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Hand encoded frames to the transport; a peer that does not read is cut off."""
         transport = self._transport
         if self._is_closed or transport is None:
             return
@@ -722,7 +740,7 @@ class Link(asyncio.Protocol):
         delay = limit - quiet if quiet < limit else limit / 10
         self._set_timer(max(delay, 0.001), self._check_idle)
 
-    def _suspect(self, timeout_ms: int) -> None:
+    def suspect(self, timeout_ms: int) -> None:
         """A call has waited in vain; cut the link if nothing at all was heard meanwhile."""
         silence_ms = (self._loop.time() - self._last_heard) * 1000
         if not self._is_server and SILENCE_MS_MIN <= timeout_ms <= silence_ms:
