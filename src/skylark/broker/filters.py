@@ -40,6 +40,7 @@ from ..protocol.properties import LazyProperties, parse_properties
 from ..protocol.record import DispatchInfo, properties_text
 from ..store import ExtUnit, MessageFilter
 from .config import LiveConfig
+from .filter_scan import scanner_of
 from .filter_server import PYTHON, FilterServer
 from .saved_table import SavedTable, SmallFiles
 
@@ -306,7 +307,9 @@ class FilterTable:
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
             own = MessageFilter(
-                record=self._record_test(expression), entries_max=_entries_max(expression)
+                record=self._record_test(expression),
+                entries_max=_entries_max(expression),
+                skip=self._skip(expression),
             )
             if len(self._own) >= EXPRESSIONS_KEPT_MAX:
                 self._own.clear()
@@ -351,6 +354,7 @@ class FilterTable:
                 entry=self._entry_test(one),
                 record=self._record_test(one.expression),
                 entries_max=_entries_max(one.expression),
+                skip=self._skip(one.expression),
             )
         return one.pulls
 
@@ -379,6 +383,23 @@ class FilterTable:
             return matches(read(properties_text(record)))
 
         return wants
+
+    def _skip(
+        self, expression: SqlExpression
+    ) -> Callable[[memoryview, int, int, memoryview, int], int] | None:
+        scanner = scanner_of(expression)
+        if scanner is None or self._live.current.enable_consume_queue_ext:
+            return None  # With ext files the bits are asked first, entry by entry.
+        figures, passed_over = self.figures, scanner.skip
+
+        def skip(
+            entries: memoryview, at: int, end: int, buffer: memoryview, file_start: int
+        ) -> int:
+            count = passed_over(entries, at, end, buffer, file_start)
+            figures.evaluated += count
+            return count
+
+        return skip
 
     def _retry_test(self, group: str) -> Callable[[memoryview], bool]:
         def wants(record: memoryview) -> bool:

@@ -98,6 +98,9 @@ class MessageFilter:
     record: Callable[[memoryview], bool] | None = None
     # How many entries one read looks at, where deciding takes long.
     entries_max: int | None = None
+    # How many entries from a place on are surely not wanted: entries, at, end, a file of the log,
+    # and its first offset. It stops at whatever is unusual.
+    skip: Callable[[memoryview, int, int, memoryview, int], int] | None = None
 
 
 @dataclass(slots=True)
@@ -876,9 +879,19 @@ class _CarefulReader:
     def read(self, offset: int, entries: memoryview, at: int, end: int) -> None:
         log = self._store.log
         log_end = log.committed
+        skip = self._filter.skip
         while at < end:
             physical, size, code = append.ENTRY.unpack_from(entries, at)
             self.last_physical = physical
+            if skip is not None and physical >= log.start:
+                found = log.buffer_at(physical)
+                count = 0
+                if found is not None:
+                    count = skip(entries, at, end, found[0], physical - found[1])
+                if count:
+                    self.scanned += count
+                    at += count * ENTRY_BYTES
+                    continue
             if is_batch_full(self._limits, size, self.total, self.count, log_end - physical):
                 break
             self.scanned += 1
