@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+import skylark.client
 from skylark import compat
+from skylark.broker.config import BrokerConfig
 from skylark.compat.clients import ClientConfig
+from skylark.config import settings_of
+from skylark.config.rocketmq_keys import INERT
 from skylark.errors import SkylarkError
 
 
@@ -196,3 +202,29 @@ def test_a_message_that_was_sent_can_be_sent_again() -> None:
     message.getProperties()["UNIQ_KEY"] = "A" * 32  # As a send leaves it behind.
     model = message.to_model()
     assert (model.tag, model.properties) == ("Tag", {})
+
+
+def test_the_page_on_memory_names_every_flag_of_the_jvm_that_the_seeds_name() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "memory.md").read_text()
+    for flag in (
+        "Xms", "Xmx", "Xmn", "256m", "MetaspaceSize", "PermSize", "UseG1GC", "G1HeapRegionSize=16m",
+        "G1ReservePercent=25", "InitiatingHeapOccupancyPercent=30", "SoftRefLRUPolicyMSPerMB=0",
+        "UseConcMarkSweepGC", "UseLargePages", "UseBiasedLocking", "OmitStackTraceInFastThrow",
+        "NumberOfGCLogFiles=5", "GCLogFileSize=30m",
+    ):  # fmt: skip
+        assert flag in page, flag
+    keys = {known.key for known in settings_of(BrokerConfig).values()} | set(INERT)
+    for key in re.findall(r"`([a-z]+[A-Z]\w+)`", page):
+        assert key in keys, key
+
+
+def test_the_phrases_that_alerts_look_for_are_in_the_log() -> None:
+    sources = Path(skylark.client.__file__ or "").parent.glob("*.py")
+    text = "".join(path.read_text() for path in sources)
+    for phrase in (
+        "doRebalance, %s, but the topic[%s] not exist.",
+        "get consumer id list failed",
+        "rebalanced result changed. allocateMessageQueueStrategyName=",
+        "doRebalance, %s, add a new mq failed, %s, because lock failed",
+    ):
+        assert phrase in text, phrase
