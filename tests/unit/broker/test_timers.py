@@ -613,7 +613,7 @@ def test_a_power_cut_at_any_write_loses_no_timer_and_makes_none_early(
 ) -> None:
     """Every write of the disk in turn is the last one; what was flushed is delivered, in time."""
     settings = {
-        "flush_disk_type": flush, "timer_flush_interval_ms": 400,
+        "flush_disk_type": flush, "timer_flush_interval_ms": 90,
         "mapped_file_size_timer_log": 1024, "mapped_file_size_commit_log": 16 << 10,
         "max_message_size": 1_000,
         "flush_interval_commit_log": 100, "max_hash_slot_num": 8, "max_index_num": 32,
@@ -674,6 +674,37 @@ def test_a_power_cut_at_any_write_loses_no_timer_and_makes_none_early(
                 assert message.stored_at_ms >= int(message.properties["TIMER_OUT_MS"]), "early"
             checked += 1
     assert checked >= 60
+
+
+def test_a_timer_counts_as_done_only_when_its_delivery_is_on_the_disk(world: BrokerWorld) -> None:
+    """Else a power cut would take the copy back, and nobody would deliver it again."""
+    settings = {
+        "transient_store_pool_enable": True, "flush_interval_commit_log": HOUR_MS,
+        "commit_interval_commit_log": HOUR_MS, "timer_flush_interval_ms": 100,
+    }  # fmt: skip
+    disks = []
+
+    async def main() -> None:
+        async with world.serving(**settings) as client:
+            await client.send("T", b"precious", properties={"TIMER_DELAY_MS": "1000"})
+            world.parts.store.flush()
+            await world.clock.sleep_ms(600)
+            assert world.files.exists("/store/timer/state")
+            await world.clock.sleep_ms(1_000)
+            assert world.parts.timers.delivered_total == 1
+            disks.extend(world.files.crash(random.Random(seed)) for seed in range(5))
+
+    world.run(main)
+    for disk in disks:
+        again = _restarted(world, disk)
+
+        async def after(again: BrokerWorld = again) -> None:
+            async with again.serving():
+                await again.clock.sleep_ms(100)
+                assert bodies(again) == [b"precious"]
+
+        again.loop.run(after())
+        again.loop.close()
 
 
 def test_a_kill_at_any_moment_delivers_every_timer_once(world: BrokerWorld) -> None:
