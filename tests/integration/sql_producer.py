@@ -2,8 +2,9 @@
 
 python sql_producer.py NAMESRV DATABASE-URL GROUP TOPIC KEY STEP KIND
 
-STEP   half, rows, marker, commit, end: after which it dies; raise: the block raises; late, slow: it
-       waits for a line on its input, before it has written anything and after; none: nothing
+STEP   half, rows, marker, commit, end: after which it dies; raise: the block raises; late, slow,
+       marked: it waits for a line on its input, before it has written anything, after its row,
+       and after the marker; none: nothing
 KIND   sync, async
 """
 
@@ -42,6 +43,9 @@ def watched(session: Any, wanted: str, *, is_async: bool) -> Any:
             found = await execute(*arguments)
             if "skylark_transaction" in str(arguments[0]):
                 die_at("marker", wanted)
+                if wanted == "marked":
+                    print("waits", flush=True)
+                    await asyncio.to_thread(sys.stdin.readline)
             return found
 
         async def commit_async() -> None:
@@ -55,6 +59,9 @@ def watched(session: Any, wanted: str, *, is_async: bool) -> Any:
         found = execute(*arguments)
         if "skylark_transaction" in str(arguments[0]):
             die_at("marker", wanted)
+            if wanted == "marked":
+                print("waits", flush=True)
+                sys.stdin.readline()
         return found
 
     def commit_sync() -> None:

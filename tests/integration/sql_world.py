@@ -37,6 +37,9 @@ class SqlWorld:
         self.markers = marker_table(ORDERS.metadata)
         ORDERS.metadata.create_all(self.engine)
 
+    def close(self) -> None:
+        self.engine.dispose()
+
     def start(self, topic: str, key: str, step: str, kind: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [

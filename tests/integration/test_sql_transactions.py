@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from sql_world import OTHERS, STEPS, PendingAt, SqlWorld
@@ -16,9 +17,16 @@ from skylark.testing import DiskBroker
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlWorld]:
     folder: pathlib.Path = tmp_path_factory.mktemp("sql")
-    with DiskBroker(folder, transaction_time_out=300, transaction_check_interval=500) as broker:
+    with DiskBroker(
+        folder,
+        transaction_time_out=300,
+        transaction_check_interval=500,
+        transaction_check_max=1_000,  # Producers that know nothing are asked as well.
+    ) as broker:
         file = folder / "shop.db"
-        yield SqlWorld(broker.address, f"sqlite:///{file}", f"sqlite+aiosqlite:///{file}")
+        urls = f"sqlite:///{file}", f"sqlite+aiosqlite:///{file}"
+        with closing(SqlWorld(broker.address, *urls)) as world:
+            yield world
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

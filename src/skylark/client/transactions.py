@@ -116,6 +116,7 @@ class Transactions:
         self.check_function = check
         self._own: dict[str, _Own] = {}  # By the message's unique id.
         self._checks_under_way = 0
+        self._has_warned = False
 
     # Halves.
 
@@ -276,6 +277,9 @@ class Transactions:
     async def _asked(self, half: StoredMessage) -> TransactionState:
         check = self.check_function
         if check is None:
+            if self._has_warned:
+                return TransactionState.UNKNOWN
+            self._has_warned = True
             logger.warning(
                 "group=%s asked about half message %s of %s, and has nobody who knows: give the "
                 "producer a check", self._group, half.unique_id, half.topic,
