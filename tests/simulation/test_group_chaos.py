@@ -24,13 +24,17 @@ from typing import Any
 import pytest
 from group_world import TOPIC, GroupWorld, Member
 
+from skylark.broker.locks import QueueLocks as BrokerLocks
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.client.process_queue import ProcessQueue
+from skylark.client.queue_holder import QueueHolder
 from skylark.client.received import ReceivedMessage
 from skylark.client.verdicts import RetryLater, Suspend
 from skylark.errors import ClientError
 from skylark.model.message import Message
 from skylark.testing.transport import LinkConfig
 
-SEEDS = int(os.environ.get("SKYLARK_CHAOS_SEEDS", "12"))
+SEEDS = int(os.environ.get("SKYLARK_CHAOS_SEEDS", "8"))
 FIRST = int(os.environ.get("SKYLARK_CHAOS_FIRST", "0"))
 SAVE_MS = 5_000 + 600
 WIRE = LinkConfig(delay_ms=0.5, jitter_ms=1, spike_chance=0.001, split_chance=0, merge_chance=0)
@@ -274,3 +278,40 @@ def test_a_group_keeps_its_promises(seed: int) -> None:
     with chaos.world as world:
         world.run(chaos.scenario, seconds=900)
         chaos.judge()
+
+
+@pytest.mark.parametrize("bug", ["no fence", "early commit", "locks for all"])
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge can say no: each of these breaks a promise under some seed."""
+    seeds: tuple[int, ...]
+    if bug == "no fence":
+        # A member that was cut off goes on where it was, and after a restart may go back.
+        async def confirm(self: QueueHolder, queue: ProcessQueue) -> bool:
+            queue.is_doubtful = False
+            queue.locked_at_ms = self._clock.monotonic_ms()
+            return True
+
+        monkeypatch.setattr(QueueHolder, "confirm", confirm)
+        monkeypatch.setattr(ConsumerOffsets, "is_settling", lambda self, topic, group: False)
+        seeds = (61, 1, 3, 5, 7, 9, 11)
+    elif bug == "early commit":
+        # What was handed out counts as done.
+        offset = property(lambda self: self.next_offset)
+        monkeypatch.setattr(ProcessQueue, "commit_offset", offset)
+        seeds = (0, 1, 2, 3, 4, 5)
+    else:
+        # The broker gives a lock to everybody who asks.
+        def grant(self: BrokerLocks, group: str, client_id: str, queues: Any) -> tuple[Any, ...]:
+            return tuple(queues)
+
+        monkeypatch.setattr(BrokerLocks, "lock", grant)
+        seeds = (1, 3, 5, 7, 9, 11)
+    for seed in seeds:
+        chaos = Chaos(seed)
+        try:
+            with chaos.world as world:
+                world.run(chaos.scenario, seconds=900)
+                chaos.judge()
+        except AssertionError:
+            return
+    pytest.fail("no seed has noticed it")
