@@ -18,6 +18,7 @@ from .config import DEFAULT_INSTANCE_NAME, ClientConfig
 from .facade import Client
 from .hooks import RpcHook
 from .session import Session
+from .settings import settings_from_outside
 
 # Nothing is sent there: a datagram socket that is only connected shows which address we would use.
 _ANYWHERE = "192.0.2.1"
@@ -33,6 +34,7 @@ def connect(
     rng: random.Random | None = None,
     env: Mapping[str, str] | None = None,
     hooks: Iterable[RpcHook] = (),
+    config_file: str | None = None,
     **settings: Any,
 ) -> Client:
     """Return a client for the cluster of some name servers: `async with connect(...) as mq`.
@@ -40,6 +42,7 @@ def connect(
     Without addresses they come from the property rocketmq.namesrv.addr, the variable NAMESRV_ADDR,
     or the address service. Settings are those of ClientConfig. tls=True encrypts and trusts any
     certificate, as RocketMQ's clients do by default; give a context to check certificates.
+    What is not given here may come from a file or SKYLARK_CLIENT_… variables; see settings.py.
     """
     known = set(ClientConfig.__dataclass_fields__) - {"namesrv_addr", "tls"}
     for name in settings:
@@ -47,6 +50,9 @@ def connect(
             raise ConfigError(
                 f"connect has no setting {name!r}; it knows {', '.join(sorted(known))}"
             )
+    settings = {**settings_from_outside(config_file, env), **settings}
+    given_outside = settings.pop("namesrv_addr", None)
+    namesrv_addr = namesrv_addr or given_outside
     context = tls if isinstance(tls, ssl.SSLContext) else client_context() if tls else None
     config = ClientConfig(namesrv_addr=namesrv_addr, tls=context, **settings)
     find_addresses(code=namesrv_addr, properties=config.properties, env=env)  # Or raise, now.
