@@ -151,7 +151,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         parts.identity,
         transactions=parts.transactions,
         store=parts.store,
-        flusher=parts.flusher,
+        durability=sends.durability,
         flow=parts.flow,
     )
     staging = StagingProcessor(

@@ -231,6 +231,7 @@ class TransactionService:
             info is not None
             and TransactionType.of(info.sys_flag) is TransactionType.COMMIT
             and info.prepared_transaction_offset == half.physical_offset
+            and (info.unique_key or half.id.key) == half.id.key
         )
 
     def _read(self, topic: str, queue_offset: int) -> StoredMessage | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -16,12 +17,12 @@ from ...protocol.headers import (
     ResumeCheckHalfMessageRequest,
 )
 from ...protocol.message_id import parse_offset_id
-from ...store import MessageStore
+from ...store import MessageStore, PutStatus
+from ..durability import Durability
 from ..flow import FlowControl
 from ..half_messages import Ending
 from ..identity import Identity
 from ..transactions import TransactionService
-from .send import FlushWaiter
 
 LIST_COUNT_MAX = 1_000
 _ENDINGS: dict[int, Ending] = {
@@ -39,13 +40,13 @@ class TransactionProcessor:
         *,
         transactions: TransactionService,
         store: MessageStore,
-        flusher: FlushWaiter,
+        durability: Durability,
         flow: FlowControl,
     ) -> None:
         self._identity = identity
         self._transactions = transactions
         self._store = store
-        self._flusher = flusher
+        self._durability = durability
         self._flow = flow
 
     def end(
@@ -83,13 +84,24 @@ class TransactionProcessor:
         return self._stored(self._transactions.resume(offset))
 
     def _stored(self, end: int) -> Response | Coroutine[Any, Any, Response]:
-        if not self._store.config.is_sync_flush or self._store.is_flushed(end):
+        if self._durability.is_safe(end):
             return Response()
-        return self._when_flushed(end)
+        return self._when_safe(end)
 
-    async def _when_flushed(self, end: int) -> Response:
-        await self._flusher.flushed(end)
-        return Response()
+    async def _when_safe(self, end: int) -> Response:
+        done: asyncio.Future[PutStatus | None] = asyncio.get_running_loop().create_future()
+        cancel = self._durability.when_safe(end, 1, done.set_result)
+        try:
+            status = await done
+        finally:
+            cancel()
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            raise BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "the end of the transaction may not be on the disk; see the broker's log",
+            )
+        # Stored, if less safely than it should be: RocketMQ counts that as done, and so it is.
+        return Response(remark=None if status is None else status.name)
 
     def list_pending(self, request: Request[ListTransactionsRequest], peer: Peer) -> Response:
         """Serve LIST_TRANSACTIONS."""
