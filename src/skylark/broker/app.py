@@ -69,6 +69,7 @@ from .processors.heartbeat import HeartbeatProcessor
 from .refill import Refill
 from .registration import Registration
 from .replication import Replication, make_secret
+from .saved_table import write_in_thread
 from .slave_sync import SlaveSync
 from .staging import StagingService
 from .stats import SAMPLE_MS, Both, BrokerStats
@@ -466,27 +467,24 @@ class Broker:
     # While it runs.
 
     async def _save_offsets(self, parts: Parts) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._clock.sleep_ms(self._live.current.flush_consumer_offset_interval)
             content = parts.offsets.take_changed()
             if content is None:
                 continue
             try:
-                # Two syncs take long on a busy disk, and the loop has other things to do.
-                await loop.run_in_executor(None, parts.offsets.write, content)
+                await write_in_thread(parts.offsets.write, content)
             except StoreError as error:
                 logger.error("consumer offsets not saved, tried again: %s", error)
 
     async def _save_filters(self, parts: Parts) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._clock.sleep_ms(SAVE_FILTERS_MS)
             content = parts.filters.take_changed()
             if content is None:
                 continue
             try:
-                await loop.run_in_executor(None, parts.filters.write, content)
+                await write_in_thread(parts.filters.write, content)
             except StoreError as error:
                 logger.error("consumer filters not saved, tried again: %s", error)
 
