@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import skylark.client
 from skylark import compat
 from skylark.broker.config import BrokerConfig
 from skylark.compat.clients import ClientConfig
@@ -216,15 +215,3 @@ def test_the_page_on_memory_names_every_flag_of_the_jvm_that_the_seeds_name() ->
     keys = {known.key for known in settings_of(BrokerConfig).values()} | set(INERT)
     for key in re.findall(r"`([a-z]+[A-Z]\w+)`", page):
         assert key in keys, key
-
-
-def test_the_phrases_that_alerts_look_for_are_in_the_log() -> None:
-    sources = Path(skylark.client.__file__ or "").parent.glob("*.py")
-    text = "".join(path.read_text() for path in sources)
-    for phrase in (
-        "doRebalance, %s, but the topic[%s] not exist.",
-        "get consumer id list failed",
-        "rebalanced result changed. allocateMessageQueueStrategyName=",
-        "doRebalance, %s, add a new mq failed, %s, because lock failed",
-    ):
-        assert phrase in text, phrase
