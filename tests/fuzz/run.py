@@ -33,6 +33,7 @@ NAMES = [
     "batch",
     "properties",
     "compression",
+    "sql92",
 ]
 
 

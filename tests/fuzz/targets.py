@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from skylark.broker import filter_scan
 from skylark.errors import (
     InvalidBatch,
     InvalidBody,
     InvalidCompression,
+    InvalidExpression,
     InvalidHeader,
     InvalidJson,
     InvalidRecord,
     MissingExtra,
     RemoteProtocolError,
 )
+from skylark.filter import SqlExpression
 from skylark.model.message import CompressionType
 from skylark.protocol import (
     batch,
@@ -345,6 +348,43 @@ def seed_compressions() -> Iterator[bytes]:
                 break
 
 
+def check_sql92(data: bytes) -> None:
+    """An expression, then a property's value after the first null byte."""
+    text, _, value = data.decode("utf-8", "replace").partition("\0")
+    try:
+        expression = SqlExpression(text)
+    except InvalidExpression:
+        return
+    matches = expression.matches(dict.fromkeys(expression.names, value))
+    program = filter_scan.program_of(expression)
+    if value and program is not None and filter_scan.COMPILED is not None:
+        pieces = (f"{name}\x01{value}" for name in sorted(expression.names))
+        entry, log = _one_record("\x02".join(pieces).encode())
+        places = (memoryview(entry), 0, 20, memoryview(log), 0)
+        pure = filter_scan.PureScanner(expression).skip(*places)
+        assert filter_scan.COMPILED(*program).skip(*places) == pure
+        assert "\x01" in value or "\x02" in value or pure == (not matches)
+
+
+def _one_record(properties_text: bytes) -> tuple[bytes, bytes]:
+    host = record.pack_host("127.0.0.1", 1)
+    fitting = properties_text[: record.PROPERTIES_BYTES_MAX]
+    log = record.encode_record(
+        topic="T", body=b"", properties=fitting, born_host=host, store_host=host
+    )
+    return struct.pack(">qiq", 0, len(log), 0), log
+
+
+def seed_sql92() -> Iterator[bytes]:
+    """Every tenth expression that Apache was asked about, with some values."""
+    lines = (CAPTURED / "sql92-4.9.8.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in lines[::10]:
+        row = json.loads(line)
+        if isinstance(row, list):
+            values = [value for case in row[1:] if case != "invalid" for value in case[0].values()]
+            yield f"{row[0]}\0{values[0] if values else '5'}".encode()[:SEED_BYTES_MAX]
+
+
 TARGETS: dict[str, Target] = {
     "frames": Target(check_frames, seed_frames),
     "header_json": Target(check_header_json, functools.partial(_seed_headers, 0)),
@@ -357,4 +397,5 @@ TARGETS: dict[str, Target] = {
     "batch": Target(check_batch, seed_batches),
     "properties": Target(check_properties, seed_properties),
     "compression": Target(check_compression, seed_compressions),
+    "sql92": Target(check_sql92, seed_sql92),
 }

@@ -8,7 +8,7 @@ import struct
 import pytest
 from sql_cases import make_properties, make_tree, render
 
-from skylark.broker.filter_scan import COMPILED, PureScanner, Scanner, program_of, scanner_of
+from skylark.broker.filter_scan import COMPILED, PureScanner, Scanner, program_of
 from skylark.errors import InvalidExpression
 from skylark.filter import SqlExpression
 from skylark.protocol.record import encode_record, pack_host
@@ -16,6 +16,12 @@ from skylark.protocol.record import encode_record, pack_host
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="the compiled twin is not built")
 
 FILE_START = 1 << 30
+
+
+def scanner_of(expression: SqlExpression) -> Scanner | None:
+    assert COMPILED is not None
+    program = program_of(expression)
+    return None if program is None else COMPILED(*program)
 
 
 def _log(rng: random.Random, texts: list[bytes]) -> tuple[bytes, bytearray]:

@@ -52,6 +52,7 @@ EXPRESSIONS_KEPT_MAX: Final = 1_000
 # A pull looks at fewer messages the longer its expression is, and goes on with the next pull, so
 # that no consumer can hold up the others; the same for the bits of one message.
 PARTS_A_PULL_MAX: Final = 16_000
+PARTS_A_PULL_COMPILED_MAX: Final = 8 * PARTS_A_PULL_MAX
 PARTS_A_MESSAGE_MAX: Final = 10_000
 _PRESUMED_DEAD_MS: Final = 30_000
 _NAMES_PICKED_MAX: Final = 6  # With more of them it is quicker to read all properties.
@@ -306,10 +307,11 @@ class FilterTable:
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
+            skip = self._skip(expression)
             own = MessageFilter(
                 record=self._record_test(expression),
-                entries_max=_entries_max(expression),
-                skip=self._skip(expression),
+                entries_max=_entries_max(expression, is_compiled=skip is not None),
+                skip=skip,
             )
             if len(self._own) >= EXPRESSIONS_KEPT_MAX:
                 self._own.clear()
@@ -350,11 +352,12 @@ class FilterTable:
 
     def _of_group(self, one: GroupFilter) -> MessageFilter:
         if one.pulls is None:
+            skip = self._skip(one.expression)
             one.pulls = MessageFilter(
                 entry=self._entry_test(one),
                 record=self._record_test(one.expression),
-                entries_max=_entries_max(one.expression),
-                skip=self._skip(one.expression),
+                entries_max=_entries_max(one.expression, is_compiled=skip is not None),
+                skip=skip,
             )
         return one.pulls
 
@@ -430,8 +433,9 @@ class FilterTable:
         return bytes(bits)
 
 
-def _entries_max(expression: SqlExpression) -> int:
-    return max(1, PARTS_A_PULL_MAX // expression.part_count)
+def _entries_max(expression: SqlExpression, *, is_compiled: bool) -> int:
+    parts_max = PARTS_A_PULL_COMPILED_MAX if is_compiled else PARTS_A_PULL_MAX
+    return max(1, parts_max // expression.part_count)
 
 
 def _reader(names: tuple[str, ...]) -> Callable[[bytes], dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from broker_world import BrokerWorld, Client, records
 
-from skylark.broker.filters import PARTS_A_PULL_MAX, _reader
+from skylark.broker.filters import PARTS_A_PULL_COMPILED_MAX, PARTS_A_PULL_MAX, _reader
 from skylark.model.group import Subscription
 from skylark.model.topic import retry_topic
 from skylark.protocol.bodies import CheckClientConfigBody, ConsumerData, QueryConsumeQueueBody
@@ -250,13 +250,19 @@ def test_a_held_pull_that_found_nothing_to_want_goes_on_behind_it(world: BrokerW
 def test_a_long_expression_looks_at_few_messages_in_one_pull(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.serving(**ON) as client:
-            await _fill(client, 60)
-            costly = " OR ".join(["a = 99"] * 250)
+            await _fill(client, 90)
+            # Two properties that are compared are left to the pure evaluator.
+            costly = " OR ".join(["b <> b"] * 240)
             answer = await client.pull("T", tags=costly, expressionType=SQL)
             assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
-            parts = 3 * 250 + 1
-            assert int(answer.fields["nextBeginOffset"]) == PARTS_A_PULL_MAX // parts < 60
-            assert await _drain(client, tags=f"{costly} OR a = 59", expressionType=SQL) == [b"m59"]
+            parts = 4 * 240 + 1
+            assert int(answer.fields["nextBeginOffset"]) == PARTS_A_PULL_MAX // parts < 90
+            assert await _drain(client, tags=f"{costly} OR a = 89", expressionType=SQL) == [b"m89"]
+            costly = " OR ".join(["a = 99"] * 330)
+            answer = await client.pull("T", tags=costly, expressionType=SQL)
+            compiled_max = PARTS_A_PULL_COMPILED_MAX // (3 * 330 + 1)
+            assert int(answer.fields["nextBeginOffset"]) <= compiled_max
+            assert compiled_max < 800 / 6
 
     world.run(main)
 
