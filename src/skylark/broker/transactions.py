@@ -117,7 +117,8 @@ class TransactionService:
         # When to look at a half: those of the ordinary time-out are in order by themselves.
         self._fresh: deque[tuple[int, int]] = deque()
         self._later: list[tuple[int, int]] = []
-        self._unheard: dict[str, list[int]] = {}  # Group → halves that nobody could be asked about.
+        # Group → halves that nobody could be asked about; a dict of None, to keep their order.
+        self._unheard: dict[str, dict[int, None]] = {}
         self._turns: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._is_changed = False
@@ -311,6 +312,11 @@ class TransactionService:
             del self._by_id[half.id]
         else:
             others.remove(half.queue_offset)
+        unheard = self._unheard.get(half.id.group)
+        if unheard is not None:
+            unheard.pop(half.queue_offset, None)
+            if not unheard:
+                del self._unheard[half.id.group]
 
     def _remember(self, id: TransactionId, ending: Ending) -> None:
         endings = self._endings
@@ -579,7 +585,7 @@ class TransactionService:
             return None
         is_heard = any(not m.peer.is_closed for m in self._clients.producers_of(half.id.group))
         if not is_heard:
-            self._unheard.setdefault(half.id.group, []).append(half.queue_offset)
+            self._unheard.setdefault(half.id.group, {})[half.queue_offset] = None
             if len(self._ops) < _OPS_MAX:
                 self._look_later(half.queue_offset, now_ms + self._interval_ms)
                 return None

@@ -467,6 +467,35 @@ def test_a_check_that_nobody_hears_does_not_count_and_is_made_when_somebody_come
     world.run(main)
 
 
+def test_what_nobody_could_be_asked_about_is_remembered_once(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            half = await send_half(client)
+            await world.clock.sleep_ms(3_600_000)
+            service = world.parts.transactions
+            assert {group: len(known) for group, known in service._unheard.items()} == {GROUP: 1}
+            await end(client, half, ROLLBACK)
+            assert not service._unheard
+            assert not service._by_id
+
+    world.run(main)
+
+
+def test_a_commit_without_a_replica_is_stored_and_done(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving(broker_role="SYNC_MASTER") as client:
+            marks = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "K1"}
+            sent = await client.send(queue_id=1, properties=marks, sys_flag=4)
+            assert sent.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            sent.code = ResponseCode.SUCCESS
+            for _ in range(2):
+                answer = await end(client, Half(sent), COMMIT)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert await visible(client) == [b"hello"]
+
+    world.run(main)
+
+
 def test_a_half_message_older_than_the_store_keeps_is_put_aside(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.serving(file_reserved_time=2) as client:
