@@ -7,7 +7,16 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("nameserver", "store", "broker", "clients", "filters", "transactions", "replication", "timer")
+SUITES = (
+    "nameserver",
+    "store",
+    "broker",
+    "clients",
+    "filters",
+    "transactions",
+    "replication",
+    "timer",
+)
 
 
 def main(words: list[str]) -> int:
