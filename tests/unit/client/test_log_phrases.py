@@ -50,28 +50,3 @@ def test_a_list_of_members_that_cannot_be_had(caplog: pytest.LogCaptureFixture) 
 
         mq.run(scenario)
     assert "get consumer id list failed" in caplog.text
-
-
-def test_a_queue_that_another_has_locked(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "skylark.client")
-    with MemoryBroker() as mq:
-
-        async def scenario() -> None:
-            async with mq.connect() as one, mq.connect() as two:
-                async with one.producer("makers") as producer:
-                    await producer.send(Message("Orders", b"x"))
-                first = one.consumer("readers", "Orders", handle, orderly=True)
-                await first.start()
-                await mq.clock.advance(seconds=1)
-                locks = mq._parts().locks
-                for queue in await one.fetch_queues("Orders"):
-                    assert locks.owner("readers", queue) is not None
-                # It is gone without a word, and its locks stay for a while.
-                await one.session.leave_consumer(first)
-                async with two.consumer("readers", "Orders", handle, orderly=True):
-                    await mq.clock.advance(seconds=2)
-                await first.close()
-
-        mq.run(scenario)
-    assert "add a new mq failed" in caplog.text
-    assert "because lock failed" in caplog.text

@@ -169,12 +169,14 @@ def test_an_outbox_loses_nothing_while_the_broker_is_down_for_a_minute(mq: Memor
 def test_a_producer_is_seen_by_the_broker_while_it_lives(mq: MemoryBroker) -> None:
     async def scenario() -> None:
         async with mq.connect() as client:
+            broker = client.session.broker(mq.broker_address)
             async with client.producer("shop") as producer:
                 await producer.send(Message("Orders", b"x"))
                 await mq.clock.advance(seconds=1)
-                known = mq._parts().clients.producers_of("shop")
-                assert [one.client_id for one in known] == [client.client_id]
+                known = await broker.get_producer_connections("shop")
+                assert [one.client_id for one in known.connections] == [client.client_id]
             await mq.clock.advance(seconds=1)
-            assert list(mq._parts().clients.producers_of("shop")) == []
+            with pytest.raises(BrokerError, match="shop"):
+                await broker.get_producer_connections("shop")
 
     mq.run(scenario)
