@@ -215,6 +215,7 @@ class SimFiles:
         self._map_limit = map_limit
         self._recording = recording
         self._inodes: dict[int, _Inode] = {}
+        self._mapped: set[int] = set()  # Inodes that may be written behind the disk's back.
         self._names: dict[str, int] = {}  # As processes see them.
         self._durable_names: dict[str, int] = {}
         self._directories: set[str] = {"/", "."}
@@ -311,6 +312,7 @@ class SimFiles:
         inode = self._inode_of(path)
         if len(inode.live) != size_bytes:
             raise StoreUnreadable(path, f"is {len(inode.live)} bytes long, expected {size_bytes}")
+        self._mapped.add(inode.number)
         return SimRegion(self, path, inode, writable=writable)
 
     def grow(self, path: str) -> SimGrowingFile:
@@ -464,9 +466,11 @@ class SimFiles:
 
     def observe(self) -> None:
         """Notice what was written into mappings since the last look."""
-        paths = {number: path for path, number in self._names.items()}
-        for inode in list(self._inodes.values()):
-            self._note_writes(inode, paths.get(inode.number, "(unlinked)"))
+        for number in sorted(self._mapped):
+            inode = self._inodes[number]
+            if inode.live != inode.seen:
+                names = [path for path, other in self._names.items() if other == number]
+                self._note_writes(inode, names[-1] if names else "(unlinked)")
 
     def _note_writes(self, inode: _Inode, path: str) -> None:
         if inode.live == inode.seen:
@@ -618,8 +622,9 @@ class SimFiles:
         dirty = [(i.number, page) for i in self._inodes.values() for page in i.pending]
         for lost in dirty:
             add(f"page {lost} lost", _lose(lost), _all_names, False)
+        rng = random.Random(seed)
         for torn in dirty:
-            for at in self._cuts(tears, random.Random(f"{seed} {torn}")):
+            for at in self._cuts(tears, rng):
                 add(f"page {torn} torn at {at}", _tear(torn, at), _all_names, False)
         for directory, pending in self._pending_names.items():
             for kept in range(len(pending)):
