@@ -128,6 +128,7 @@ class GroupConsumer(AnsweringMember):
         self._rebalance_due = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self._closing = asyncio.Event()
+        self._hurrying = asyncio.Event()
         session.join_consumer(self)
         try:
             await self._offsets.load()
@@ -150,7 +151,7 @@ class GroupConsumer(AnsweringMember):
     async def close(self) -> None:
         """Let running handlers finish, commit, and leave the group; harmless a second time.
 
-        Cancelled, it stops waiting for handlers; what they have done so far is committed first.
+        Cancelled, it waits for no handler any more, commits what they have done, and leaves.
         """
         if self.state is State.SHUTDOWN_ALREADY:
             await asyncio.wait((self._running,))  # Somebody else closes it, and hears how it goes.
@@ -159,10 +160,13 @@ class GroupConsumer(AnsweringMember):
         self.state = State.SHUTDOWN_ALREADY
         self._closing.set()
         try:
-            await self._running
+            await asyncio.shield(self._running)
         except asyncio.CancelledError:
-            if is_own_cancellation() or not self._running.cancelled():
-                raise
+            if not is_own_cancellation():
+                return  # The session ended it.
+            self._hurrying.set()
+            await asyncio.wait((self._running,))
+            raise
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
         try:

@@ -162,16 +162,29 @@ class PushConsumer(GroupConsumer):
     async def _drain(self) -> None:
         self._line.close()
         if self._workers:
-            _, running = await asyncio.wait(
-                self._workers, timeout=self.config.close_timeout_ms / 1000
-            )
-            for task in running:
+            begun_ms = self._clock.monotonic_ms()
+            await self._wait_for_workers()
+            for task in self._workers:
+                if task.done():
+                    continue
                 logger.warning(
                     "group=%s a handler did not end in %d ms; its messages come again",
-                    *(self._group, self.config.close_timeout_ms),
+                    *(self._group, self._clock.monotonic_ms() - begun_ms),
                 )
                 task.cancel()
         self._end_threads()
+
+    async def _wait_for_workers(self) -> None:
+        all_done = asyncio.gather(*self._workers, return_exceptions=True)
+        hurrying = asyncio.ensure_future(self._hurrying.wait())
+        try:
+            await asyncio.wait(
+                (all_done, hurrying),
+                timeout=self.config.close_timeout_ms / 1000,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            hurrying.cancel()
 
     def _start_tracing(self, session: Session) -> None:
         number = session.rng.randrange(1 << 16)

@@ -48,6 +48,7 @@ class QueueHolder(GroupMember):
     _offsets: ConsumerOffsets
     _locks: QueueLocks
     _closing: asyncio.Event
+    _hurrying: asyncio.Event  # Whoever closes it does not want to wait for handlers.
     _tasks: TaskScope
     _ending: dict[MessageQueue, ProcessQueue]  # Discarded, and a handler still runs.
     _again_ms: int  # How soon to try again what could not be done in a rebalance.

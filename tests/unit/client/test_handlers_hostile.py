@@ -181,3 +181,42 @@ def test_a_message_that_fails_while_it_is_given_back_for_its_slowness_goes_back_
         assert world.broker.offsets["billing", "Orders", 0] == 1
 
     world.run(main)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_giving_up_a_close_at_any_moment_leaves_nothing_behind(orderly: bool) -> None:
+    """However far it has come: no member, no lock, no commit of what was not done."""
+    for steps in range(0, 80, 4):
+        world = World({"Orders": 2})
+
+        async def main(world: World = world, steps: int = steps) -> None:
+            done: set[tuple[int, int]] = set()
+
+            async def handle(message: ReceivedMessage) -> None:
+                await world.clock.sleep_ms(3)
+                done.add((message.queue_id, message.queue_offset))
+
+            for number in range(40):
+                world.broker.put("Orders", number % 2, b"%d" % number)
+            async with world.session() as session:
+                one = consumer(session, handle, orderly=orderly, concurrency=2)
+                await one.start()
+                await world.clock.sleep_ms(10)
+                closing = asyncio.ensure_future(one.close())
+                for _ in range(steps):
+                    await asyncio.sleep(0.0005)
+                if not closing.done():
+                    closing.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await closing
+                await one.close()
+                await world.clock.sleep_ms(50)
+                assert not session.has_consumer("billing"), steps
+                assert not world.broker.members.get("billing"), steps
+                assert world.broker.locks == {}, steps
+            for queue_id in range(2):
+                committed = world.broker.offsets.get(("billing", "Orders", queue_id), 0)
+                assert {(queue_id, offset) for offset in range(committed)} <= done, steps
+
+        world.run(main)
+        world.loop.close()
