@@ -51,8 +51,9 @@ FILTERS_MAX: Final = 10_000  # Of all groups and topics together.
 EXPRESSIONS_KEPT_MAX: Final = 1_000
 # A pull looks at fewer messages the longer its expression is, and goes on with the next pull, so
 # that no consumer can hold up the others; the same for the bits of one message.
-PARTS_A_PULL_MAX: Final = 16_000
+PARTS_A_PULL_MAX: Final = 2_000
 PARTS_A_PULL_COMPILED_MAX: Final = 8 * PARTS_A_PULL_MAX
+RETRIES_A_PULL_MAX: Final = 32  # Each may have an expression of its own.
 PARTS_A_MESSAGE_MAX: Final = 10_000
 _PRESUMED_DEAD_MS: Final = 30_000
 _NAMES_PICKED_MAX: Final = 6  # With more of them it is quicker to read all properties.
@@ -346,7 +347,7 @@ class FilterTable:
                 self._retry_filters.clear()
             known = self._retry_filters[topic] = MessageFilter(
                 record=self._retry_test(topic.removeprefix(RETRY_PREFIX)),
-                entries_max=PARTS_A_PULL_MAX // 100,
+                entries_max=RETRIES_A_PULL_MAX,
             )
         return known
 

@@ -261,8 +261,7 @@ def test_a_long_expression_looks_at_few_messages_in_one_pull(world: BrokerWorld)
             costly = " OR ".join(["a = 99"] * 330)
             answer = await client.pull("T", tags=costly, expressionType=SQL)
             compiled_max = PARTS_A_PULL_COMPILED_MAX // (3 * 330 + 1)
-            assert int(answer.fields["nextBeginOffset"]) <= compiled_max
-            assert compiled_max < 800 / 6
+            assert int(answer.fields["nextBeginOffset"]) <= compiled_max < 90
 
     world.run(main)
 
