@@ -31,7 +31,7 @@ from skylark.nameserver.config import NameServerConfig
 from skylark.testing import SimNode
 from skylark.testing.cluster import SimCluster
 from skylark.testing.files import SimFiles
-from skylark.testing.memory_broker import SETTINGS
+from skylark.testing.memory_servers import SETTINGS
 from skylark.testing.transport import LinkConfig
 
 GROUP, TOPIC = "billing", "Orders"

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from .faults import inject as inject
     from .faults import minimise as minimise
     from .loop import SimLoop as SimLoop
-    from .memory_broker import Faults as Faults
     from .memory_broker import MemoryBroker as MemoryBroker
-    from .memory_broker import VirtualTime as VirtualTime
+    from .memory_cluster import MemoryCluster as MemoryCluster
+    from .memory_servers import Faults as Faults
+    from .memory_servers import VirtualTime as VirtualTime
     from .network import Partition as Partition
     from .network import SimHost as SimHost
     from .network import SimNetwork as SimNetwork
@@ -70,11 +71,9 @@ else:
                 "minimise",
             ),
             "loop": ("SimLoop",),
-            "memory_broker": (
-                "Faults",
-                "MemoryBroker",
-                "VirtualTime",
-            ),
+            "memory_broker": ("MemoryBroker",),
+            "memory_cluster": ("MemoryCluster",),
+            "memory_servers": ("Faults", "VirtualTime"),
             "network": (
                 "Partition",
                 "SimHost",

@@ -9,6 +9,8 @@
 
     fixture          what a test gets       time      disk              network
     skylark_broker   MemoryBroker           virtual   in memory         simulated, with faults
+    skylark_cluster  MemoryCluster, by      the same, with so many brokers
+                     skylark_cluster(3)
     skylark_disk     DiskBroker             real      tmp_path          loopback, free ports
 
 A test changes settings with a marker: `@pytest.mark.skylark(flush_disk_type="ASYNC_FLUSH")`; they
@@ -18,7 +20,8 @@ fixture that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,9 @@ import pytest
 if TYPE_CHECKING:
     from .disk_broker import DiskBroker
     from .memory_broker import MemoryBroker
+    from .memory_cluster import MemoryCluster
+
+    MakeCluster = Callable[..., MemoryCluster]
 
 MARKER = "skylark"
 
@@ -43,6 +49,19 @@ def skylark_broker(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
 
     with MemoryBroker(**_settings(request)) as broker:
         yield broker
+
+
+@pytest.fixture
+def skylark_cluster(request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
+    """A function that starts a name server and so many brokers, in memory and virtual time."""
+    from .memory_cluster import MemoryCluster
+
+    with ExitStack() as stack:
+
+        def make(brokers: int = 2, **settings: Any) -> MemoryCluster:
+            return stack.enter_context(MemoryCluster(brokers, **_settings(request), **settings))
+
+        yield make
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,11 +16,20 @@ import pytest
 
 from skylark import Message, ReceivedMessage, SendStatus, ToDlq, sync
 from skylark.errors import ClientError, ConfigError, NoRoute
-from skylark.testing import DiskBroker, MemoryBroker, SimulationError, pytest_plugin
+from skylark.testing import (
+    DiskBroker,
+    MemoryBroker,
+    MemoryCluster,
+    SimulationError,
+    pytest_plugin,
+)
 
 # The fixtures as a module of tests sees them; users get them from the plugin's entry point.
 skylark_broker = pytest_plugin.skylark_broker
+skylark_cluster = pytest_plugin.skylark_cluster
 skylark_disk = pytest_plugin.skylark_disk
+
+MakeCluster = Callable[..., MemoryCluster]
 
 LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 
@@ -289,3 +298,40 @@ def test_messages_of_today_are_kept_through_the_hour_in_which_old_files_go() -> 
             return len(mq.messages("Orders"))
 
         assert mq.run(scenario) == 20
+
+
+def test_a_cluster_has_as_many_brokers_as_were_asked_for_and_outlives_one(
+    skylark_cluster: MakeCluster,
+) -> None:
+    cluster = skylark_cluster(3)
+
+    async def scenario() -> set[str]:
+        async with cluster.connect() as mq, mq.producer("makers") as producer:
+            for number in range(12):
+                await producer.send(Message("Orders", b"%d" % number))
+            cluster.faults.kill("broker-b")
+            after = [await producer.send(Message("Orders", b"more")) for _ in range(8)]
+            cluster.faults.start("broker-b")
+            await cluster.wait_ready()
+            return {receipt.queue.broker_name for receipt in after}
+
+    assert cluster.run(scenario) == {"broker-a", "broker-c"}
+    assert len(cluster.messages("Orders")) == 20
+    assert cluster.lag("nobody", "Orders") == 20
+    assert sorted(cluster.broker_addresses) == ["broker-a", "broker-b", "broker-c"]
+
+
+@pytest.mark.skylark(broker_cluster_name="blue")
+def test_brokers_of_a_cluster_have_the_markers_settings_and_their_own(
+    skylark_cluster: MakeCluster,
+) -> None:
+    cluster = skylark_cluster(2, auto_create_topic_enable=False)
+    for parts in cluster._parts():
+        assert parts.live.current.broker_cluster_name == "blue"
+        assert not parts.live.current.auto_create_topic_enable
+
+
+@pytest.mark.parametrize("count", [0, 27])
+def test_a_cluster_of_no_or_too_many_brokers_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="choose 1 to 26"):
+        MemoryCluster(count)
