@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from replica_world import PORT, TOPIC, ReplicaWorld
+from replica_world import NAME_SERVER, PORT, TOPIC, ReplicaWorld
 
+from skylark.client.connect import connect
+from skylark.client.received import ReceivedMessage
 from skylark.model.group import SubscriptionGroupConfig
 from skylark.model.queue import MessageQueue
 from skylark.model.topic import TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
 from skylark.remote import RemoteBroker
+from skylark.testing.checks import eventually
 
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
@@ -246,4 +249,51 @@ def test_a_reader_of_old_messages_is_sent_to_a_replica_that_is_near() -> None:
             assert (await broker.call(request)).fields["suggestWhichBrokerId"] == "0"
 
     with ReplicaWorld(10, slave_read_enable=True) as world:
+        world.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_our_consumer_goes_on_at_the_replica_and_back_without_rewind_or_gap(seed: int) -> None:
+    """HA-01, HA-10: the master dies with a backlog, its replica serves, the master comes back."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_following()
+        got: list[bytes] = []
+        clock = world.cluster.clock
+
+        def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        async with (
+            world.sender() as broker,
+            connect(
+                NAME_SERVER,
+                network=world.app,
+                clock=clock,
+                rng=world.cluster.rng("client"),
+                client_ip="10.0.9.9",
+                instance_name="app",
+                poll_name_server_interval_ms=2_000,
+            ) as mq,
+        ):
+            for _ in range(60):
+                assert await world.send(broker) == "SEND_OK"
+            await clock.sleep_ms(3_000)
+            world.master.crash(reset=True)
+            # Nobody has read anything yet: the replica is the only one who has it.
+            async with mq.consumer("G", TOPIC, handle, consume_from="first"):
+                await eventually(lambda: len(set(got)) == 60, within_ms=90_000)
+                await clock.sleep_ms(12_000)  # Its offsets are committed, at the replica.
+            world.master.start()
+            await world.wait_following()
+            seen = len(got)
+            async with mq.consumer("G", TOPIC, handle, consume_from="first"):
+                for _ in range(40):
+                    await world.send(broker)
+                await eventually(lambda: len(set(got)) >= len(world.acked), within_ms=90_000)
+                await clock.sleep_ms(20_000)
+            assert not set(got[:seen]) & set(got[seen:]), "it went back"
+            assert set(world.acked) <= set(got)
+
+    with ReplicaWorld(60 + seed) as world:
         world.run(scenario)

@@ -102,8 +102,10 @@ class RemoteOffsets:
         )
 
     async def _commit(self, queue: MessageQueue, offset: int, *, reset: bool = False) -> None:
-        # A replica would not pass it on; without a master it waits.
-        address = self._session.master_address(queue.broker_name)
+        address = master = self._session.master_address(queue.broker_name)
+        if address is None and not reset:
+            # A replica of ours hands it to the master when that comes back; RocketMQ's forgets it.
+            address = self._session.read_address(queue.broker_name)
         if address is None:
             logger.info("queue=%s offset=%d not committed: no master is known", queue, offset)
             return
@@ -113,7 +115,8 @@ class RemoteOffsets:
         except (TransportError, BrokerError) as error:
             logger.info("queue=%s offset=%d not committed: %s", queue, offset, error)
             return
-        self._kept[queue] = offset
+        if master is not None:  # Else it is said again, until a master has heard it.
+            self._kept[queue] = offset
 
     def noted(self, queue: MessageQueue, offset: int) -> None:
         """This was committed on another way."""
