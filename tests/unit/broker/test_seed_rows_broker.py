@@ -6,6 +6,7 @@ Most of them are of broker and clients together, so they run on the real broker 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -308,3 +309,19 @@ def test_a_file_that_is_not_here_is_looked_for_in_rocketmq_home(
     complaint = capsys.readouterr().err
     assert "conf/other.conf" in complaint
     assert str(home) in complaint
+
+
+def test_the_runtime_info_lists_the_parts_of_the_broker(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            answer = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+            listed = json.loads(bytes(answer.body))["table"]["components"]
+            parts = dict(word.split(":") for word in listed.split())
+            for duty in (
+                "ConsumerManager", "DefaultMessageStore", "CommitLog", "GroupCommitService",
+                "ScheduleMessageService", "TransactionalMessageService", "PullRequestHoldService",
+            ):  # fmt: skip
+                assert parts[duty].isidentifier()
+            assert (parts["ConsumerManager"], parts["CommitLog"]) == ("Clients", "CommitLog")
+
+    world.run(main)

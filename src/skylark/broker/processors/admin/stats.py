@@ -70,6 +70,7 @@ class StatsAdmin:
             "getMessageEntireTimeMax": "0",
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
+            "components": self._components(),
             **self._queue_sizes(),
             **parts.replication.figures(),
         }
@@ -78,6 +79,29 @@ class StatsAdmin:
             if end or offset:
                 table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         return Response(body=KVTable(table).to_json())
+
+    def _components(self) -> str:
+        """The parts that are at work, each after the part of RocketMQ that has its duty."""
+        parts = self._parts
+        at_work = {
+            "TopicConfigManager": parts.topics,
+            "SubscriptionGroupManager": parts.groups,
+            "ConsumerManager": parts.clients,
+            "ConsumerOffsetManager": parts.offsets,
+            "RebalanceLockManager": parts.locks,
+            "PullRequestHoldService": parts.arrivals,
+            "BrokerFastFailure": parts.flow,
+            "BrokerStatsManager": parts.stats,
+            "ScheduleMessageService": parts.delay,
+            "TransactionalMessageService": parts.transactions,
+            "DefaultMessageStore": parts.store,
+            "CommitLog": parts.store.log,
+            "ReputMessageService": parts.store.dispatcher,
+            "HAService": parts.replication,
+            "GroupCommitService": parts.flusher,
+            "CleanCommitLogService": parts.retention,
+        }
+        return " ".join(f"{duty}:{type(part).__name__}" for duty, part in at_work.items())
 
     def _queue_sizes(self) -> dict[str, str]:
         """What waits here, under the names of the thread pools in which it would wait there."""
