@@ -19,6 +19,7 @@ it. Callbacks run on that thread and must not block; handlers of consumers have 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import weakref
@@ -181,7 +182,7 @@ class Client:
     def producer(self, group: str, **settings: Any) -> Producer:
         """Make a producer; settings are those of ProducerConfig."""
         what = f"producer {group!r}"
-        if settings.get("check") is not None:
+        if settings.get("check") is not None and not _is_coroutine_function(settings["check"]):
             settings["check"] = in_thread(settings["check"])
         return Producer(self, what, lambda client: client.producer(group, **settings))
 
@@ -382,6 +383,10 @@ def in_thread(function: Callable[..., _T]) -> Callable[..., Coroutine[Any, Any, 
         return await asyncio.to_thread(function, *arguments)
 
     return run
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 class _ThreadedListener(TransactionListener):

@@ -55,6 +55,10 @@ SAYS = {
         "^rolled back: not enough money$", "^transfer-1 has arrived: 1000$",
         "^transfer-3 has arrived: 500$", "^A has 1500, B got 1500$",
     ],
+    "transaction_database.py": [
+        "^order-1 is there already: neither row nor message$",
+        r"^orders \['order-1', 'order-2'\], messages \['order-1', 'order-2'\]$",
+    ],
     "java_names/tx_producer.py": [
         "^executeLocalTransaction hello skylark - tx - 0 0$", "^SEND_OK COMMIT_MESSAGE$",
         "^SEND_OK ROLLBACK_MESSAGE$", "^SEND_OK UNKNOW$",

@@ -75,6 +75,22 @@ def test_a_blocking_check_runs_in_a_thread(broker: DiskBroker) -> None:
     assert "skylark-sync" not in threads[0]
 
 
+class AsyncCheck:
+    """As DatabaseCheck is one: an object whose call is a coroutine."""
+
+    async def __call__(self, half: StoredMessage) -> bool:
+        return True
+
+
+def test_a_check_that_is_a_coroutine_function_is_awaited(broker: DiskBroker) -> None:
+    check = AsyncCheck()
+    with skylark.sync.connect(broker.address) as mq, mq.producer("waits", check=check) as producer:
+        with producer.transaction() as transaction:
+            transaction.send(Message("Awaited", b"1"))
+            transaction.leave()
+        assert bodies(mq, "Awaited", 1) == [b"1"]
+
+
 class Listener(TransactionListener):
     def execute(self, message: Message, argument: Any, transaction_id: str) -> TransactionState:
         return TransactionState[argument]

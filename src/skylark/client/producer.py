@@ -439,10 +439,12 @@ class Producer:
         inner._is_open = True  # It has no group to keep alive: nobody asks it anything.
         writer = self._tracer = TraceWriter(self.config.trace_topic, inner.send, self._clock)
         self._hooks.send.append(writer)
+        self._transactions.tracer = writer
         self._trace_task = self._session.spawn(writer.run())
 
     async def _stop_tracing(self, writer: TraceWriter) -> None:
         self._hooks.send.remove(writer)
+        self._transactions.tracer = None
         if self._trace_task is not None:
             self._trace_task.cancel()
         await writer.flush()

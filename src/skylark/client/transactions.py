@@ -47,6 +47,7 @@ from .destinations import Destinations, wanted_queue
 from .hooks import MessageType
 from .receipts import SendReceipt
 from .session import Session
+from .trace import EndTransactionTrace, TraceWriter
 
 if TYPE_CHECKING:
     from .delivery import Delivery
@@ -68,6 +69,13 @@ class TransactionState(IntEnum):
     ROLLBACK = 12
 
 
+# As traces name them.
+_TRACED: Final = {
+    TransactionState.UNKNOWN: "UNKNOW",
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+}
+
 CheckAnswer = TransactionState | bool | None
 Check = Callable[[StoredMessage], CheckAnswer | Awaitable[CheckAnswer]]
 """Says how the transaction of a half message ended: True commits, False rolls back, None: unknown.
@@ -81,6 +89,7 @@ class HalfReceipt(NamedTuple):
 
     receipt: SendReceipt
     address: str
+    message: Message
 
 
 class _Own:
@@ -117,6 +126,7 @@ class Transactions:
         self._own: dict[str, _Own] = {}  # By the message's unique id.
         self._checks_under_way = 0
         self._has_warned = False
+        self.tracer: TraceWriter | None = None
 
     # Halves.
 
@@ -161,7 +171,8 @@ class Transactions:
             own.state = TransactionState.ROLLBACK  # It may be stored all the same.
             raise
         own.broker_name = receipt.queue.broker_name
-        half = HalfReceipt(receipt._replace(transaction_id=message_id), self._address(receipt))
+        receipt = receipt._replace(transaction_id=message_id)
+        half = HalfReceipt(receipt, self._address(receipt), message)
         if receipt.status is not SendStatus.SEND_OK:
             own.state = TransactionState.ROLLBACK
             await self.end(half, TransactionState.ROLLBACK)
@@ -191,6 +202,10 @@ class Transactions:
         own = self._own.get(receipt.message_id)
         if own is not None:
             own.state = state
+        message = half.message
+        self._trace(
+            state, message.topic, receipt.message_id, message.tag, tuple(message.keys), half.address
+        )
         if state is TransactionState.UNKNOWN:
             return False
         try:
@@ -241,6 +256,9 @@ class Transactions:
         state = self._remembered(half, header)
         if state is TransactionState.UNKNOWN and not self._is_under_way(half):
             state = await self._asked(half)
+        self._trace(
+            state, half.topic, half.unique_id or "", half.tag, half.keys, address, from_check=True
+        )
         if state is TransactionState.UNKNOWN:
             return False
         answer = EndTransactionRequest(
@@ -308,6 +326,33 @@ class Transactions:
             logger.warning("id=%s body is shown as it is: %s", half.unique_id, error)
             body = half.body
         return replace(half, topic=self._session.unwrap(half.topic), body=body)
+
+    def _trace(
+        self,
+        state: TransactionState,
+        topic: str,
+        message_id: str,
+        tag: str | None,
+        keys: tuple[str, ...],
+        address: str,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        if self.tracer is not None:
+            self.tracer.add(
+                EndTransactionTrace(
+                    at_ms=self._session.clock.now_ms(),
+                    group=self._config.group,
+                    topic=self._session.unwrap(topic),
+                    message_id=message_id,
+                    transaction_id=message_id,
+                    state=_TRACED[state],
+                    from_check=from_check,
+                    tag=tag or "",
+                    message_keys=keys,
+                    store_host=address,
+                )
+            )
 
     def forget(self, message_id: str) -> None:
         """This process does not know how a transaction ended: the check decides."""

@@ -258,3 +258,29 @@ def test_a_commit_that_comes_too_late_is_told(broker: MemoryBroker) -> None:
                 await transaction.commit()
 
     broker.run(main)
+
+
+def test_the_end_of_a_transaction_is_traced(broker: MemoryBroker) -> None:
+    async def main() -> None:
+        async with (
+            broker.connect() as client,
+            client.producer("transfers", enable_msg_trace=True, check=lambda half: True) as traced,
+        ):
+            async with traced.transaction() as transaction:
+                await transaction.send(Message("Transfers", b"1", tag="TagA", keys=["k"]))
+            async with traced.transaction() as transaction:
+                await transaction.send(Message("Transfers", b"2"))
+                await transaction.leave()
+            await broker.clock.advance(seconds=10)
+        text = b"".join(message.body for message in broker.messages("RMQ_SYS_TRACE_TOPIC"))
+        ends = [
+            record.split(b"\x01")
+            for record in text.split(b"\x02")
+            if record.startswith(b"EndTransaction")
+        ]
+        assert [(end[4], end[6], end[7], *end[-2:]) for end in ends] == [
+            (b"Transfers", b"TagA", b"k", b"COMMIT_MESSAGE", b"false"),
+            (b"Transfers", b"", b"", b"COMMIT_MESSAGE", b"true"),
+        ]
+
+    broker.run(main)
