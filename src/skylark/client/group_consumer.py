@@ -13,6 +13,7 @@ Each layer adds one idea, and this one a life, from the start to the last commit
 
     GroupMember        who it is, what it subscribes to
     QueueHolder        takes queues, pulls and commits them, lets them go
+    QueueKeeper        keeps its right to them: locks, and what brokers have to confirm
     QueueSharer        which queues are its share: rebalance
     AnsweringMember    what brokers and operators ask of it
 """

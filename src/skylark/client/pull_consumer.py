@@ -8,27 +8,23 @@ Nothing is read ahead and nothing is committed unless asked for. Topics named at
 registered: the consumer then takes its place in the group, and `assignment` and queue listeners
 tell which queues are its share.
 
-PullSchedule calls a function for each queue of that share again and again, and thus gives push-like
-comfort with the application in control of every pull.
+PullSchedule (pull_schedule.py) calls a function for each queue of that share again and again, and
+thus gives push-like comfort with the application in control of every pull.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from ..errors import BrokerError, ClientError, NoRoute, SkylarkError
+from ..errors import BrokerError, ClientError, NoRoute
 from ..model.group import ConsumeType
 from ..model.message import Property, StoredMessage
 from ..model.queue import MessageQueue
 from ..model.topic import is_retry_topic
-from ..net.tasks import TaskScope
 from ..protocol import headers
 from ..protocol.codes import ResponseCode
 from ..protocol.headers import PullSysFlag
@@ -48,7 +44,6 @@ logger = logging.getLogger(__name__)
 SUSPEND_MS: Final = 20_000  # How long the broker may hold a pull that waits.
 SUSPENDED_TIMEOUT_MS: Final = 30_000
 PULL_TIMEOUT_MS: Final = 10_000
-SCHEDULE_DELAY_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,72 +314,3 @@ class PullConsumer(GroupConsumer):
     async def _broker_of(self, queue: MessageQueue) -> tuple[RemoteBroker, MessageQueue]:
         place = await self._known_place(queue)
         return self._session.broker(self._address_of(place)), place
-
-
-@dataclass(slots=True)
-class PullTurn:
-    """What a scheduled pull gets, and how it says when it wants to be called next."""
-
-    consumer: PullConsumer
-    next_delay_ms: int = SCHEDULE_DELAY_MS
-
-
-PullTask = Callable[[MessageQueue, PullTurn], Awaitable[None] | None]
-
-
-class PullSchedule:
-    """Calls a task for every queue of a consumer's share, each queue on its own."""
-
-    def __init__(self, consumer: PullConsumer) -> None:
-        self._consumer = consumer
-        self._tasks: dict[str, PullTask] = {}
-        self._running: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._scope = TaskScope()
-
-    def register(self, topic: str, task: PullTask) -> None:
-        """Call a task for the queues of a topic that the consumer has registered."""
-        self._tasks[topic] = task
-
-    async def __aenter__(self) -> Self:
-        await self._scope.__aenter__()
-        self._consumer.add_queue_listener(self._queues_changed)
-        for queue in self._consumer.assignment:
-            self._begin(queue)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for task in self._running.values():
-            task.cancel()
-        self._tasks.clear()
-        await self._scope.__aexit__(kind, error, traceback)
-
-    def _queues_changed(
-        self, topic: str, queues: frozenset[MessageQueue], mine: frozenset[MessageQueue]
-    ) -> None:
-        for queue in [one for one in self._running if one.topic == topic and one not in mine]:
-            self._running.pop(queue).cancel()
-        for queue in sorted(mine):
-            self._begin(queue)
-
-    def _begin(self, queue: MessageQueue) -> None:
-        task = self._tasks.get(queue.topic)
-        if task is not None and queue not in self._running:
-            self._running[queue] = self._scope.spawn(self._repeat(queue, task))
-
-    async def _repeat(self, queue: MessageQueue, task: PullTask) -> None:
-        while True:
-            turn = PullTurn(self._consumer)
-            try:
-                outcome = task(queue, turn)
-                if inspect.isawaitable(outcome):
-                    await outcome
-            except SkylarkError as error:
-                logger.warning("queue=%s a scheduled pull failed: %s", queue, error)
-            except Exception:
-                logger.exception("queue=%s a scheduled pull failed", queue)
-            await self._consumer.clock.sleep_ms(turn.next_delay_ms)

@@ -16,7 +16,8 @@ from ..model.route import TopicRoute
 from ..model.topic import is_retry_topic
 from .group_member import State
 from .process_queue import ProcessQueue
-from .queue_holder import LOCK_AGAIN_MS, QueueHolder
+from .queue_holder import LOCK_AGAIN_MS
+from .queue_keeper import QueueKeeper
 from .rebalance import Members, SubscriptionConflicts, share_of
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ QueueListener = Callable[[str, frozenset[MessageQueue], frozenset[MessageQueue]]
 """Hears a topic, all its queues, and those of them that are ours, whenever either changes."""
 
 
-class QueueSharer(QueueHolder):
+class QueueSharer(QueueKeeper):
     """A member that shares the queues of its topics with the others."""
 
     _members: Members

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from ..client.facade import Client as _AsyncClient
 from ..client.group_consumer import GroupConsumer
 from ..client.lite_pull_consumer import LitePullConsumer
-from ..client.pull_consumer import PullConsumer, PullSchedule, PullTurn
+from ..client.pull_consumer import PullConsumer
+from ..client.pull_schedule import PullSchedule, PullTurn
 from ..client.push_consumer import PushConsumer
 from ..client.received import ReceivedMessage
 from ..client.subscriptions import Expression

@@ -10,7 +10,8 @@ import pytest
 from fake_broker import BROKER_NAME, World
 
 from skylark.client.lite_pull_consumer import LitePullConfig, LitePullConsumer
-from skylark.client.pull_consumer import PullConsumer, PullSchedule, PullTurn
+from skylark.client.pull_consumer import PullConsumer
+from skylark.client.pull_schedule import PullSchedule, PullTurn
 from skylark.client.session import Session
 from skylark.errors import ClientClosed, ClientError, ConfigError, NoRoute
 from skylark.model.queue import MessageQueue
