@@ -14,6 +14,8 @@
     simpower    100 power cuts on the simulated disk                            I02 I08
     flushes     20 flush errors                                                 I07
     full        10 disks that fill up, at one step each                         I23
+    replicas    4 minutes of a master and its replicas under faults             I09 I10
+    raft        100 minutes of a Raft group under faults                        I11 I13
     planted     every planted bug, whatever the scale                           4.5
 
 The result goes to campaign-results/, one JSON file for each run: seeds, counts, durations, findings
@@ -38,12 +40,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "crash"))
+sys.path[:0] = [str(HERE.parent / "crash"), str(HERE.parent / "simulation")]
 
 import crash_states  # noqa: E402
 import garbling  # noqa: E402
 import planted_bugs  # noqa: E402
 import sim_power_cuts  # noqa: E402
+import test_raft as raft_runs  # noqa: E402
+import test_replication_faults as replica_runs  # noqa: E402
 from crash_script import ASYNC, SCRIPTS, SYNC  # noqa: E402
 from disk_errors import PLACES, flush_error, full_disk  # noqa: E402
 
@@ -169,6 +173,31 @@ def planted(seed: int) -> dict[str, Any]:
     return {"planted": len(planted_bugs.BUGS), "caught": caught, "findings": findings}
 
 
+def _minutes(name: str, seeds: range, run: Callable[[int], int]) -> dict[str, Any]:
+    acked, findings = 0, []
+    for seed in seeds:
+        try:
+            acked += run(seed)
+        except (AssertionError, SkylarkError, TimeoutError) as error:
+            findings.append((f"{name} seed={seed}", f"{type(error).__name__}: {error}"))
+    return {"minutes": len(seeds), "acknowledged": acked, "findings": findings}
+
+
+def raft_group(seed: int) -> int:
+    return len(raft_runs.run(seed, 5 if seed % 3 == 0 else 3).acked)
+
+
+def replicas(seed: int) -> dict[str, Any]:
+    return _minutes("replicas", range(seed * 4, seed * 4 + 4), replica_runs.run_seed)
+
+
+def raft(seed: int) -> dict[str, Any]:
+    return _minutes("raft", range(seed * 100, seed * 100 + 100), raft_group)
+
+
+MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group}
+
+
 PARTS: dict[str, Unit] = {
     "states": states,
     "garbled": garbled,
@@ -178,6 +207,8 @@ PARTS: dict[str, Unit] = {
     "simpower": simpower,
     "flushes": flushes,
     "full": full,
+    "replicas": replicas,
+    "raft": raft,
     "planted": planted,
 }
 
@@ -192,6 +223,13 @@ def replay(where: str) -> int:
         try:
             print(garbling.judge_case(name, path, int(at), damage, int(seed)))
         except (AssertionError, SkylarkError) as error:
+            print(f"{type(error).__name__}: {error}")
+            return 1
+        return 0
+    if match := re.match(r"(replicas|raft) seed=(\d+)", where):
+        try:
+            MINUTES[match[1]](int(match[2]))
+        except (AssertionError, SkylarkError, TimeoutError) as error:
             print(f"{type(error).__name__}: {error}")
             return 1
         return 0

@@ -34,6 +34,7 @@ NAMES = [
     "properties",
     "compression",
     "sql92",
+    "ha_stream",
 ]
 
 

@@ -42,6 +42,7 @@ from skylark.protocol import (
 )
 from skylark.protocol.command import Command
 from skylark.protocol.header import Header
+from skylark.replication import stream
 
 try:
     from skylark.protocol import _frame as compiled_frame
@@ -385,6 +386,35 @@ def seed_sql92() -> Iterator[bytes]:
             yield f"{row[0]}\0{values[0] if values else '5'}".encode()[:SEED_BYTES_MAX]
 
 
+def check_ha_stream(data: bytes) -> None:
+    """Both directions of the replication stream, whole and byte by byte, and its greetings."""
+    for make in (stream.PushDecoder, stream.ReportDecoder):
+        whole, bitwise = make(), make()
+        at_once = outcome(lambda whole=whole: whole.feed(data), RemoteProtocolError)
+
+        def step_by_step(decoder: Any = bitwise) -> list[Any]:
+            return [item for byte in data for item in decoder.feed(bytes([byte]))]
+
+        in_steps = outcome(step_by_step, RemoteProtocolError)
+        agree(at_once[:1], in_steps[:1])  # The words of a refusal may differ, its being not.
+        if at_once[0] == "value":
+            agree(at_once, in_steps)
+    for take in (stream.take_hello, stream.take_welcome, stream.take_proof):
+        buffer = bytearray(data)
+        outcome(lambda take=take, buffer=buffer: take(buffer), RemoteProtocolError)
+        assert len(buffer) <= len(data)
+
+
+def seed_ha_stream() -> Iterator[bytes]:
+    hello = stream.Hello(b"n" * 16, 7, "DefaultCluster/broker-a")
+    welcome = stream.Welcome(b"m" * 16, 8, 9, 4096, 0, 8192)
+    yield stream.encode_report(0)
+    yield stream.encode_report(1) + stream.encode_report(2**62)
+    yield stream.encode_push(1024, b"x" * 50) + stream.encode_push(1074)
+    yield hello.encode()
+    yield welcome.encode() + stream.masters_proof(b"key", hello, welcome)
+
+
 TARGETS: dict[str, Target] = {
     "frames": Target(check_frames, seed_frames),
     "header_json": Target(check_header_json, functools.partial(_seed_headers, 0)),
@@ -398,4 +428,5 @@ TARGETS: dict[str, Target] = {
     "properties": Target(check_properties, seed_properties),
     "compression": Target(check_compression, seed_compressions),
     "sql92": Target(check_sql92, seed_sql92),
+    "ha_stream": Target(check_ha_stream, seed_ha_stream),
 }
