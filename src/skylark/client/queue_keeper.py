@@ -65,7 +65,8 @@ class QueueKeeper(QueueHolder):
             return False
         if queue.is_dropped:
             return True
-        was_elsewhere = committed is not None and committed > queue.commit_offset
+        # Whoever polls may go where it likes; its place says nothing of other owners.
+        was_elsewhere = not self._is_lite and (committed or 0) > queue.commit_offset
         if was_elsewhere or not self._offsets.is_confirmed_by(place, committed):
             logger.warning(
                 "group=%s queue=%s is at %d, and its broker has %s: it begins anew",

@@ -133,6 +133,27 @@ def test_seeking_moves_on_and_back(world: World) -> None:
     world.run(main)
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_place_that_was_sought_outlives_a_lost_connection(
+    world: World, auto_commit: bool
+) -> None:
+    async def main() -> None:
+        for number in range(30):
+            world.broker.put("Orders", 0, b"%d" % number)
+        async with (
+            world.session() as session,
+            lite(session, None, auto_commit=auto_commit) as consumer,
+        ):
+            await consumer.assign([place()])
+            await consumer.commit({place(): 20})
+            await consumer.seek(place(), 5)
+            world.network.reset("10.0.0.2")
+            await world.sleep(3)
+            assert (await consumer.poll())[0].body == b"5"
+
+    world.run(main)
+
+
 def test_paused_queues_return_nothing_until_they_are_resumed(world: World) -> None:
     async def main() -> None:
         async with world.session() as session, lite(session) as consumer:
