@@ -24,7 +24,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
@@ -187,10 +187,18 @@ class Client:
         return Producer(self, what, lambda client: client.producer(group, **settings))
 
     def transactional_producer(
-        self, group: str, listener: TransactionListener, **settings: Any
+        self,
+        group: str,
+        listener: TransactionListener,
+        *,
+        check_threads: Executor | None = None,
+        **settings: Any,
     ) -> TransactionalProducer:
-        """Make a producer whose listener, in threads, runs and checks local transactions."""
-        threads = _ThreadedListener(listener)
+        """Make a producer whose listener, in threads, runs and checks local transactions.
+
+        Checks run in the executor where one is given; it is the caller's to end.
+        """
+        threads = _ThreadedListener(listener, check_threads)
         return TransactionalProducer(
             self,
             f"producer {group!r}",
@@ -392,8 +400,11 @@ def _is_coroutine_function(function: Any) -> bool:
 class _ThreadedListener(TransactionListener):
     """A listener whose methods block, each call in a thread."""
 
-    def __init__(self, listener: TransactionListener) -> None:
+    def __init__(
+        self, listener: TransactionListener, check_threads: Executor | None = None
+    ) -> None:
         self._listener = listener
+        self._check_threads = check_threads
 
     async def execute(self, message: Message, argument: Any, transaction_id: str) -> CheckAnswer:
         run: Any = in_thread(self._listener.execute)
@@ -401,9 +412,10 @@ class _ThreadedListener(TransactionListener):
         return answer
 
     async def check(self, half: StoredMessage) -> CheckAnswer:
-        run: Any = in_thread(self._listener.check)
-        answer: CheckAnswer = await run(half)
-        return answer
+        loop, check = asyncio.get_running_loop(), self._listener.check
+        answer: Any = await loop.run_in_executor(self._check_threads, check, half)
+        found: CheckAnswer = answer
+        return found
 
 
 class Transaction:

@@ -143,3 +143,36 @@ def test_the_deprecated_names_work_and_say_that_they_are(broker: DiskBroker) -> 
             producer.sendMessageInTransaction(compat.Message("OldNames", b"x"), "argument")
         with skylark.sync.connect(broker.address) as mq:
             assert bodies(mq, "OldNames", 3) == [b"COMMIT_MESSAGE", b"None", b"UNKNOW"]
+
+
+class SlowListener(compat.TransactionListener):
+    def __init__(self) -> None:
+        self.under_way = self.most = self.count = 0
+
+    def executeLocalTransaction(self, msg: compat.Message, arg: Any) -> None:
+        return None
+
+    def checkLocalTransaction(self, msg: compat.MessageExt) -> compat.LocalTransactionState:
+        assert threading.current_thread().name.startswith("skylark-check")
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        time.sleep(0.05)
+        self.under_way -= 1
+        self.count += 1
+        return compat.LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_checks_run_in_so_many_threads_as_set(broker: DiskBroker, threads: int) -> None:
+    listener, topic = SlowListener(), f"Threads-{threads}"
+    producer = compat.TransactionMQProducer(f"threads_{threads}")
+    producer.setNamesrvAddr(broker.address)
+    producer.setTransactionListener(listener)
+    producer.setCheckThreadPoolMaxSize(threads)
+    with producer:
+        for number in range(8):
+            producer.sendMessageInTransaction(compat.Message(topic, b"%d" % number), None)
+        with skylark.sync.connect(broker.address) as mq:
+            assert len(bodies(mq, topic, 8)) == 8
+    assert listener.most <= threads
+    assert listener.most > 1 or threads == 1

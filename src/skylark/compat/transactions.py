@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -90,9 +91,25 @@ class TransactionMQProducer(DefaultMQProducer):
         "checkRequestHoldMax": 2_000,
     }
 
+    _check_threads: ThreadPoolExecutor | None = None  # Ours, where no executorService was given.
+
     def _made(self, instance: Instance, group: str, settings: dict[str, Any]) -> _Producer:
-        settings["check_request_hold_max"] = self._values["checkRequestHoldMax"]
-        return instance.client.transactional_producer(group, _Listener(self), **settings)
+        values = self._values
+        settings["check_request_hold_max"] = values["checkRequestHoldMax"]
+        threads = values["executorService"]
+        if threads is None:
+            threads = self._check_threads = ThreadPoolExecutor(
+                max(values["checkThreadPoolMinSize"], values["checkThreadPoolMaxSize"]),
+                thread_name_prefix="skylark-check",
+            )
+        return instance.client.transactional_producer(
+            group, _Listener(self), check_threads=threads, **settings
+        )
+
+    def _end(self, instance: Instance) -> None:
+        super()._end(instance)
+        if self._check_threads is not None:
+            self._check_threads.shutdown()
 
     @translated
     def sendMessageInTransaction(self, msg: Message, *rest: Any) -> TransactionSendResult:
