@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from ..clock import Clock
-from ..errors import BrokerError
+from ..errors import BrokerError, InvalidName
 from ..model.names import check_topic_name
 from ..model.topic import (
     AUTO_CREATE_TOPIC,
@@ -62,7 +62,7 @@ class TopicTable:
         """Read the file and add what every broker has; raises StoreError."""
         body = self._saved.load()
         if body is not None:
-            self._topics = dict(body.topics)
+            self._topics = _with_sound_names(body.topics)
             self._version = body.data_version
         else:
             self._version = DataVersion(self._clock.now_ms(), 0)
@@ -230,7 +230,7 @@ class TopicTable:
         if table.data_version == self._version:
             return False
         before = self._topics, self._version
-        self._topics, self._version = dict(table.topics), table.data_version
+        self._topics, self._version = _with_sound_names(table.topics), table.data_version
         try:
             self._save()
         except BaseException:
@@ -275,3 +275,19 @@ class TopicTable:
 
     def _save(self) -> None:
         self._saved.save(TopicConfigTable(self._topics, self._version))
+
+
+def _with_sound_names(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """The topics of a table that came from outside, but for those whose name is no name.
+
+    A topic is a directory, and a file or a master may be anybody's.
+    """
+    sound = {}
+    for name, topic in topics.items():
+        try:
+            check_topic_name(name)
+        except InvalidName as error:
+            logger.error("a topic of the table is left out: %s", error)
+        else:
+            sound[name] = topic if topic.name == name else dataclasses.replace(topic, name=name)
+    return sound

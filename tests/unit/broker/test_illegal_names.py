@@ -8,7 +8,8 @@ import pytest
 from broker_world import BrokerWorld, Client, send_fields
 
 from skylark.model.group import Subscription
-from skylark.protocol.bodies import ConsumerData
+from skylark.model.topic import TopicConfig
+from skylark.protocol.bodies import ConsumerData, TopicConfigTable
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.codes import ResponseCode
 
@@ -119,5 +120,45 @@ def test_a_message_has_at_most_64_keys(world: BrokerWorld, count: int) -> None:
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             fine = " ".join(f"{n:x}" for n in range(64))
             assert (await client.send("T", properties={"KEYS": fine})).code == 0
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "x" * 128, "", "a\nb"])
+def test_a_table_with_a_name_that_is_none_is_not_believed(world: BrokerWorld, name: str) -> None:
+    """Files are data from outside as well: of a restored backup, say, or of another broker."""
+
+    async def main() -> None:
+        async with world.serving() as client:
+            await client.send("Good")
+        path = "/store/config/topics.json"
+        table = json.loads(world.files.read(path))
+        table["topicConfigTable"][name] = {
+            **table["topicConfigTable"]["Good"],
+            "topicName": name,
+        }
+        for file in (path, f"{path}.bak"):
+            world.files.replace(file, json.dumps(table).encode())
+        async with world.serving() as client:
+            assert name not in world.parts.topics.topics
+            assert (await client.send("Good")).code == 0
+            assert (await client.send(name)).code != 0
+        assert not any(".." in one for one in world.files._directories)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd"])
+def test_a_table_of_a_master_with_such_a_name_is_not_believed_either(
+    world: BrokerWorld, name: str
+) -> None:
+    async def main() -> None:
+        async with world.serving():
+            topics = world.parts.topics
+            table = topics.body()
+            bad = TopicConfig(name, 1, 1)
+            later = table.data_version.next(world.clock.now_ms())
+            assert topics.take_over(TopicConfigTable({**table.topics, name: bad}, later))
+            assert name not in topics.topics
 
     world.run(main)
