@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -45,17 +47,18 @@ def start_spark(warehouse: Path) -> Any:
 
 
 def free_ports() -> tuple[int, int]:
-    """A port, and one whose neighbours are free as well."""
+    """A port, and one whose neighbours are free as well; none that the system gives to others."""
+    rng = random.Random(os.urandom(8))
     while True:
-        with socket.socket() as one, socket.socket() as two, socket.socket() as below:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            port = two.getsockname()[1]
+        port = rng.randrange(11_000, 30_000)
+        with contextlib.ExitStack() as stack:
             try:
-                below.bind(("127.0.0.1", port - 2))
+                for number in (port, port + 7, port + 5, port + 8):
+                    taken = stack.enter_context(socket.socket())
+                    taken.bind(("127.0.0.1", number))
             except OSError:
                 continue
-            return one.getsockname()[1], port
+            return port, port + 7
 
 
 class Cluster:

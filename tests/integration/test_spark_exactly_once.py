@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -21,6 +22,9 @@ from spark_faults import FaultySource, start_query
 from spark_world import Cluster, start_spark
 
 from skylark.model.message import Message
+from skylark.spark import archive as archives
+from skylark.spark.catalogue import Catalogue
+from skylark.spark.mirror import mirror
 
 HERE = Path(__file__).parent
 ROWS = 600
@@ -183,3 +187,109 @@ def test_a_job_that_is_run_again_under_its_name_writes_nothing(
     write()
     write()
     assert Counter(read(spark, cluster, "JobTo")) == Counter(range(100))
+
+
+# The archive, and archive and live log as one table.
+
+
+def archived(spark: Any, cluster: Cluster, root: Path, topic: str, rows_max: int = 70) -> None:
+    query = archives.archive(
+        spark, root, [topic], namesrv=cluster.address, once=True, messages_max=rows_max
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+def whole(spark: Any, cluster: Cluster, root: Path, topic: str) -> list[tuple[int, int, int]]:
+    frame = archives.table(spark, root, topic, namesrv=cluster.address)
+    return sorted((row.queue_id, row.queue_offset, int(bytes(row.body))) for row in frame.collect())
+
+
+def test_archive_and_live_log_are_one_table_while_both_move(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    sent = 0
+    rng = random.Random(5)
+    for step in range(4):
+        count = rng.randrange(20, 60)
+        cluster.send([Message("Seam", b"%d" % number) for number in range(sent, sent + count)])
+        sent += count
+        rows = whole(spark, cluster, tmp_path, "Seam")
+        assert [body for _, _, body in sorted(rows, key=lambda row: row[2])] == list(range(sent))
+        assert len({row[:2] for row in rows}) == sent
+        if step < 3:
+            archived(spark, cluster, tmp_path, "Seam", 25)
+            assert len(whole(spark, cluster, tmp_path, "Seam")) == sent
+    before = Catalogue(tmp_path).entries()
+    assert len(before) > 3
+    assert archives.compact(spark, tmp_path) == len(before)
+    assert len(Catalogue(tmp_path).entries()) == 1
+    assert len(whole(spark, cluster, tmp_path, "Seam")) == sent
+    (row,) = archives.status(tmp_path)
+    assert row["topic"] == "Seam"
+    assert 0 < row["rows"] < sent
+    counted = archives.sql(
+        spark,
+        "select count(*) as n, count(distinct queue_id, queue_offset) as places from Seam",
+        ["Seam"],
+        namesrv=cluster.address,
+        root=tmp_path,
+    ).first()
+    assert (counted.n, counted.places) == (sent, sent)
+    (row,) = json.loads(
+        cluster.cli(
+            "pipeline", "sql", "select max(cast(cast(body as string) as int)) as top from Seam",
+            "-t", "Seam", "--archive", str(tmp_path), "--json",
+        )
+    )  # fmt: skip
+    assert row == {"top": sent - 1}
+
+
+def test_a_batch_of_the_archive_that_is_repeated_is_there_once(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    fill(cluster, "Twice", 60)
+    archived(spark, cluster, tmp_path, "Twice", 30)
+    # As after a driver that died when the files, and for the last batch the entry, were there, and
+    # before Spark had noted it.
+    commits = sorted(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    archived(spark, cluster, tmp_path, "Twice", 30)
+    assert [
+        body for _, _, body in sorted(whole(spark, cluster, tmp_path, "Twice"), key=lambda r: r[2])
+    ] == list(range(60))
+    entries = Catalogue(tmp_path).entries()
+    assert sum(file.rows for entry in entries for file in entry.files) == 60
+
+
+def test_a_topic_is_mirrored_queue_by_queue(
+    spark: Any, cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = Cluster(tmp_path_factory.mktemp("other"))
+    other.start()
+    try:
+        fill(cluster, "Mirrored", 80)
+        query = mirror(
+            spark, "Mirrored", namesrv=cluster.address, to=other.address, once=True,
+            checkpoint=str(tmp_path / "checkpoint"), group="mirroring",
+        )  # fmt: skip
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+        def order(where: Cluster) -> dict[int, list[int]]:
+            found: dict[int, list[tuple[int, int]]] = {}
+            frame = spark.read.format("skylark").option("namesrv", where.address)
+            for row in frame.option("topic", "Mirrored").load().collect():
+                found.setdefault(row.queue_id, []).append((row.queue_offset, int(bytes(row.body))))
+            return {queue: [body for _, body in sorted(rows)] for queue, rows in found.items()}
+
+        assert order(other) == order(cluster)
+    finally:
+        other.stop()

@@ -52,6 +52,7 @@ from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
 from . import handlers
+from .archived import Archived
 from .arrivals import Arrivals
 from .clients import Clients
 from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
@@ -419,6 +420,7 @@ class Broker:
             timeout_ms=config.staged_rows_timeout_hours * 3_600_000,
         )
         staging.load()
+        archived = Archived(live, offsets, store)
         timers = TimerService(
             live,
             identity,
@@ -454,7 +456,7 @@ class Broker:
             retention=Retention(
                 store,
                 clock,
-                undelivered_from=lambda: _oldest(delay, timers, transactions, staging),
+                undelivered_from=lambda: _oldest(delay, timers, transactions, staging, archived),
             ),
             files=files,
             clock=clock,

@@ -341,6 +341,11 @@ class BrokerConfig(ServerSettings):
         at_least=1,
         at_most=_INT_MAX,
     )
+    retention_waits_for_group: str = setting(
+        "",
+        "A consumer group, such as an archive's: what it has not read yet is not deleted when it "
+        "expires, only when the disk is full.",
+    )
     staged_rows_timeout_hours: int = setting(
         168,
         "Rows of a job that its driver has not decided about are rolled back after so many hours.",

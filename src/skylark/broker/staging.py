@@ -2,8 +2,8 @@
 
 A job of many tasks, such as a Spark micro-batch, must appear in its topics as a whole and once,
 though tasks fail, are repeated, and drivers die between any two steps. So tasks *stage* rows; the
-driver then *decides*, by one record, which attempt of each task counts; and the broker *applies* the
-decision: it appends copies of just those rows to their topics. All of it is in the log:
+driver then *decides*, by one record, which attempt of each task counts; and the broker *applies*
+the decision: it appends copies of just those rows to their topics. All of it is in the log:
 
     topic, queue        tag      holds
     rmq_sys_staged, 0            a row; REAL_TOPIC, REAL_QID: where to; STAGE:

@@ -41,11 +41,15 @@ def ask(name_server: str | None, action: Callable[[AdminClient], Awaitable[_T]])
     """Connect to a cluster, do one thing, and leave."""
 
     async def main() -> _T:
-        address = name_server or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
-        async with connect(address) as admin:
+        async with connect(addresses(name_server)) as admin:
             return await action(admin)
 
     return asyncio.run(main())
+
+
+def addresses(name_server: str | None) -> str:
+    """The name servers that a command means."""
+    return name_server or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
 
 
 def require_meant(question: str, yes: bool) -> None:

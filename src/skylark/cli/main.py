@@ -38,6 +38,7 @@ NOUNS = {
     "config": "skylark.cli.config",
     "store": "skylark.cli.store",
     "schedule": "skylark.cli.schedule",
+    "pipeline": "skylark.cli.pipeline",
 }
 # Command to module; each module has a function `command`.
 COMMANDS = {"lag": "skylark.cli.lag", "doctor": "skylark.cli.doctor"}

@@ -1,0 +1,188 @@
+"""`skylark pipeline`: topics and Spark.
+
+Everything here runs Spark: with local workers, or on the cluster that --master names.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, SkylarkError
+from . import asking, render
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+app = typer.Typer(
+    help="Archive topics, query them with SQL, copy them between clusters, on Spark.",
+    no_args_is_help=True,
+)
+
+Master = Annotated[
+    str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
+]
+Root = Annotated[str, typer.Option("--archive", metavar="DIR", help="Where the archive is.")]
+
+
+def _session(master: str | None, conf: list[str] | None) -> SparkSession:
+    from ..spark import session
+
+    settings = {}
+    for one in conf or ():
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
+        settings[name] = value
+    spark = session("skylark pipeline", master=master, settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _wait(query: Any) -> None:
+    """Wait for a query; what ended it is said in one line."""
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+        raise
+    except Exception as error:
+        raise SkylarkError(_first_cause(error)) from error
+
+
+def _first_cause(error: Exception) -> str:
+    """The line of Spark's report that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("skylark.")]
+    return named[-1].partition(": ")[2] if named else (lines or [type(error).__name__])[0]
+
+
+def _topics(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ConfigError("name at least one topic")
+    return found
+
+
+@app.command()
+def archive(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC[,TOPIC]", help="Topics to archive.")],
+    root: Root,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when everything of now is there.")
+    ] = False,
+    every: Annotated[str, typer.Option("--every", help="Between two batches.")] = "1 minute",
+    namesrv: asking.NameServer = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Copy topics to Parquet files, exactly once, until stopped."""
+    from ..spark import archive as archives
+
+    spark = _session(master, conf)
+    query = archives.archive(
+        spark,
+        root,
+        _topics(topic),
+        namesrv=asking.addresses(namesrv),
+        once=once,
+        trigger=every,
+    )
+    _wait(query)
+    for row in archives.status(root):
+        typer.echo(f"{row['topic']}: {row['rows']} messages in {row['files']} files")
+
+
+@app.command()
+def status(root: Root, json: asking.Json = False) -> None:
+    """Show what an archive holds."""
+    from ..spark import archive as archives
+
+    rows = archives.status(root)
+    titles = ("topic", "rows", "files", "bytes")
+    render.show_table(rows, {name: name for name in titles}, as_json=json)
+
+
+@app.command()
+def compact(root: Root, master: Master = None, conf: Conf = None) -> None:
+    """Put the small files of an archive together."""
+    from ..spark import archive as archives
+
+    count = archives.compact(_session(master, conf), root)
+    typer.echo(f"{count} batches were put together")
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; topics are tables.")],
+    topic: Annotated[
+        str, typer.Option("-t", "--topic", metavar="TOPIC[,TOPIC]", help="The topics it uses.")
+    ],
+    root: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="An archive to read as well.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows to show.")] = 1000,
+    namesrv: asking.NameServer = None,
+    master: Master = None,
+    conf: Conf = None,
+    json: asking.Json = False,
+) -> None:
+    """Ask topics with SQL: archive and live log are one table."""
+    from ..spark import archive as archives
+
+    spark = _session(master, conf)
+    try:
+        found: DataFrame = archives.sql(
+            spark, query, _topics(topic), namesrv=asking.addresses(namesrv), root=root
+        )
+        rows = [row.asDict() for row in found.limit(limit).collect()]
+        names = found.columns
+    except SkylarkError:
+        raise
+    except Exception as error:
+        raise SkylarkError(_first_cause(error)) from error
+    shown = [{name: _plain(row[name]) for name in names} for row in rows]
+    render.show_table(shown, {name: name for name in names}, as_json=json)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+@app.command()
+def mirror(
+    topic: Annotated[str, typer.Argument(help="The topic to copy.")],
+    to: Annotated[str, typer.Option("--to", metavar="ADDRESSES", help="The other name servers.")],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="DIR", help="Where progress is kept.")
+    ],
+    as_topic: Annotated[
+        str | None, typer.Option("--as", metavar="TOPIC", help="Its name there.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all of now is there.")] = False,
+    namesrv: asking.NameServer = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Copy a topic to another cluster, exactly once, until stopped."""
+    from ..spark.mirror import mirror as start
+
+    query = start(
+        _session(master, conf),
+        topic,
+        namesrv=asking.addresses(namesrv),
+        to=to,
+        as_topic=as_topic,
+        checkpoint=checkpoint,
+        once=once,
+    )
+    _wait(query)
+    if once:
+        print(f"{topic} is copied to {to}", file=sys.stderr)
