@@ -21,9 +21,11 @@ from skylark.errors import SkylarkError, StoreError
 from skylark.store import append, recovery
 from skylark.store.commit_log import CommitLog
 from skylark.store.flusher import Flusher
+from skylark.store.index_sums import IndexSums
 from skylark.store.mapped_file import MappedFileQueue
 from skylark.store.message_store import FlushWork, MessageStore
 from skylark.store.retention import Retention
+from skylark.store.sums import LogSums
 
 Checker = Callable[[], str | None]
 Planting = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -248,6 +250,12 @@ def _plant_hasty_retention() -> contextlib.AbstractContextManager[Any]:
     return mock.patch.object(Checkpoint, "queues_flushed", property(lambda _: 1 << 60))
 
 
+def _forget_in_memory(sums: LogSums, log: CommitLog, end: int) -> None:
+    """Sums are cut, and nothing on the disk says so."""
+    sums.position = end
+    sums._leave()
+
+
 BUGS = [
     PlantedBug(
         "acknowledged before it is flushed",
@@ -303,5 +311,20 @@ BUGS = [
     PlantedBug("full for ever (K1)", _plant_deaf_retention, "full disks"),
     PlantedBug(
         "deleted before the queues know", _plant_hasty_retention, "crash states of retention"
+    ),
+    PlantedBug(
+        "sums of records not compared",
+        _swapped(recovery, "_check_sums", lambda store, file, *_: file.end),
+        "garbled files",
+    ),
+    PlantedBug(
+        "sums of the index not compared",
+        _swapped(IndexSums, "fits", lambda *_, **__: True),
+        "garbled files",
+    ),
+    PlantedBug(
+        "sums not cut with the log",
+        _swapped(LogSums, "cut", _forget_in_memory),
+        "crash states of truncation",
     ),
 ]
