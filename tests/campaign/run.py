@@ -16,6 +16,7 @@
     full        10 disks that fill up, at one step each                         I23
     replicas    4 minutes of a master and its replicas under faults             I09 I10
     raft        100 minutes of a Raft group under faults                        I11 I13
+    transactions  10 runs of transactions under crashes, 60 crashes           I18
     planted     every planted bug, whatever the scale                           4.5
 
 The result goes to campaign-results/, one JSON file for each run: seeds, counts, durations, findings
@@ -48,6 +49,7 @@ import planted_bugs  # noqa: E402
 import sim_power_cuts  # noqa: E402
 import test_raft as raft_runs  # noqa: E402
 import test_replication_faults as replica_runs  # noqa: E402
+import transaction_crashes  # noqa: E402
 from crash_script import ASYNC, SCRIPTS, SYNC  # noqa: E402
 from disk_errors import PLACES, flush_error, full_disk  # noqa: E402
 
@@ -195,6 +197,27 @@ def raft(seed: int) -> dict[str, Any]:
     return _minutes("raft", range(seed * 100, seed * 100 + 100), raft_group)
 
 
+def transactions(seed: int) -> dict[str, Any]:
+    crashes = ended = checks = 0
+    findings = []
+    for number in range(seed * 10, seed * 10 + 10):
+        story = transaction_run(number)
+        crashes += story.crashes
+        ended += len(story.decisions)
+        checks += story.checks
+        findings += [(f"transactions seed={number}", problem) for problem in story.problems]
+    return {"crashes": crashes, "transactions": ended, "checks": checks, "findings": findings}
+
+
+def transaction_run(seed: int) -> transaction_crashes.Story:
+    """Power cuts where every send is flushed first; else the process alone is killed."""
+    if seed % 5:
+        return transaction_crashes.Run(seed, crashes=6, power_cuts=True).run()
+    return transaction_crashes.Run(
+        seed, crashes=6, power_cuts=False, flush_disk_type="ASYNC_FLUSH"
+    ).run()
+
+
 MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group}
 
 
@@ -209,6 +232,7 @@ PARTS: dict[str, Unit] = {
     "full": full,
     "replicas": replicas,
     "raft": raft,
+    "transactions": transactions,
     "planted": planted,
 }
 
@@ -233,6 +257,10 @@ def replay(where: str) -> int:
             print(f"{type(error).__name__}: {error}")
             return 1
         return 0
+    if match := re.match(r"transactions seed=(\d+)", where):
+        problems = transaction_run(int(match[1])).problems
+        print("\n".join(problems))
+        return 1 if problems else 0
     if match := re.match(r"power cuts (\S+) seed=(\d+)", where):
         tally = sim_power_cuts.cut_again_and_again(match[1], int(match[2]))
     elif match := re.match(r"(\S+) seed=(\d+) page=(\d+) changes=(\d+) how=(['\"])(.*?)\5", where):
@@ -252,7 +280,7 @@ def command_for(part: str, where: str) -> str:
     """The one command that shows a finding again."""
     if where.startswith("tests/"):
         return f"python {where}"
-    if part in ("states", "garbled", "simpower"):
+    if part in ("states", "garbled", "simpower", "transactions"):
         return f'python {SELF} --replay "{where}"'
     seed = re.search(r"seed=(\d+)", where)
     return f"python {SELF} --parts {part} --scale 1 --seed {seed[1] if seed else 1}"
