@@ -21,7 +21,7 @@ from ..model.message import Property, StoredMessage
 from ..model.names import check_topic_name
 from ..model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
 from ..protocol.codes import ResponseCode
-from ..protocol.properties import encode_text, format_properties
+from ..protocol.properties import LazyProperties, encode_properties, parse_properties
 from ..protocol.record import pack_host
 from ..store import PutMessage
 
@@ -53,6 +53,10 @@ _SPENT: Final = (
     Property.REPEAT_RULE,
     Property.REPEAT_ZONE,
 )
+
+
+_SPENT_PIECES: Final = tuple(f"{name}\x01".encode() for name in _SPENT)
+_LEVEL_PIECE: Final = (f"{Property.DELAY}\x01".encode(),)
 
 
 def defer(
@@ -126,9 +130,11 @@ def deliver_at_ms(properties: dict[str, str], now_ms: int, delay_ms_max: int) ->
     return None
 
 
-def restored(message: StoredMessage, properties: dict[str, str] | None = None) -> PutMessage | None:
+def restored(message: StoredMessage, changes: dict[str, str] | None = None) -> PutMessage | None:
     """A deferred message as it goes to its real topic; None for what has none to go to."""
-    found = dict(message.properties) if properties is None else properties
+    lazy = message.properties
+    text = lazy.text if isinstance(lazy, LazyProperties) else encode_properties(lazy)
+    found = parse_properties(text)
     topic = found.get(Property.REAL_TOPIC, "")
     queue_text = found.get(Property.REAL_QID, "")
     try:
@@ -139,18 +145,23 @@ def restored(message: StoredMessage, properties: dict[str, str] | None = None) -
         return None
     if topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         return None
+    dropped: tuple[bytes, ...] = ()
     if message.topic == TIMER_TOPIC:
-        for name in _SPENT:
-            found.pop(name, None)
+        dropped = _SPENT_PIECES
     elif not is_retry_topic(topic):
         # RocketMQ means to clear it and leaves it in the text; a consumer that passes the message
         # on would delay it once more. Retries are told by it how long they have waited.
-        found.pop(Property.DELAY, None)
+        dropped = _LEVEL_PIECE
+    if changes:
+        dropped += tuple(f"{name}\x01".encode() for name in changes)
+    pieces = [piece for piece in text.split(b"\x02") if piece and not piece.startswith(dropped)]
+    if changes:
+        pieces.append(encode_properties(changes))
     return PutMessage(
         topic,
         int(queue_text),
         message.body,
-        encode_text(format_properties(found)),
+        b"\x02".join(pieces),
         message.born_at_ms,
         pack_host(*message.born_host),
         pack_host(*message.store_host),

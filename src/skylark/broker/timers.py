@@ -410,12 +410,13 @@ class TimerService:
         if stored is None:
             self._lose(timer.queue_offset, "its record was deleted before it was due")
             return _Plan(timer.queue_offset, "")
-        properties = dict(stored.properties)
-        if Property.REPEAT_RULE in properties:
+        changes: dict[str, str] = {}
+        if Property.REPEAT_RULE in stored.properties:
             # Each time is a message of its own.
-            count = properties.get(Property.REPEAT_COUNT, "0")
-            properties[Property.UNIQ_KEY] = f"{properties.get(Property.REPEAT_ID)}-{count}{mark}"
-        copy = restored(stored, properties)
+            repeat_id = stored.properties.get(Property.REPEAT_ID)
+            count = stored.properties.get(Property.REPEAT_COUNT, "0")
+            changes[Property.UNIQ_KEY] = f"{repeat_id}-{count}{mark}"
+        copy = restored(stored, changes)
         if copy is None:
             topic = stored.properties.get(Property.REAL_TOPIC)
             self._lose(timer.queue_offset, f"no topic to go to: {topic!r}")
