@@ -1,0 +1,98 @@
+"""The catalogue of an archive: entries, snapshots, and what a crash leaves."""
+
+import json
+
+import pytest
+
+from skylark.errors import ConfigError, StoreUnreadable
+from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry
+from skylark.spark.offsets import QueueKey
+
+QUEUE = QueueKey("T", "a", 0)
+
+
+def entry(first, last=None, *, names=(), end=0):
+    files = tuple(ArchivedFile(f"data/{name}", "T", 1, 10) for name in names)
+    return Entry(first, first if last is None else last, files, {QUEUE: end})
+
+
+def make(catalogue, *names):
+    for name in names:
+        path = catalogue.root / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def test_an_empty_archive_reaches_nowhere(tmp_path):
+    catalogue = Catalogue(tmp_path / "new")
+    assert catalogue.entries() == []
+    assert catalogue.ends() == {}
+    assert not catalogue.has(0)
+
+
+def test_entries_are_read_back_in_order(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    wanted = [entry(number, names=[str(number)], end=number) for number in range(11)]
+    for one in wanted:
+        catalogue.add(one)
+    assert catalogue.entries() == wanted
+    assert catalogue.ends() == {QUEUE: 10}
+    assert catalogue.has(10)
+    assert not catalogue.has(11)
+
+
+def test_a_draft_does_not_count(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+    (tmp_path / "catalogue" / "000000000001-000000000001.draft").write_bytes(b"{")
+    assert len(catalogue.entries()) == 1
+
+
+def test_a_wider_entry_takes_the_place_of_those_within(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    old = [entry(number, names=[str(number)]) for number in range(3)]
+    for one in old:
+        catalogue.add(one)
+    new = entry(0, 2, names=["all"], end=9)
+    # As after a crash between the new entry and the removal of the old ones.
+    catalogue.add(new)
+    assert catalogue.entries() == [new]
+    catalogue.replace(old, new)
+    assert catalogue.entries() == [new]
+    assert len(list((tmp_path / "catalogue").glob("*.json"))) == 1
+
+
+def test_files_that_were_replaced_go_when_nobody_can_still_read_them(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    make(catalogue, "0", "1", "all")
+    old = [entry(number, names=[str(number)]) for number in range(2)]
+    for one in old:
+        catalogue.add(one)
+    catalogue.replace(old, entry(0, 1, names=["all"]))
+    written = next((tmp_path / "trash").iterdir()).stat().st_mtime
+    assert catalogue.sweep(written + 10) == 0
+    assert catalogue.sweep(written + 3_601) == 2
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["all"]
+    assert catalogue.sweep(written + 9_999) == 0
+
+
+def test_a_missing_batch_is_not_passed_over(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+    catalogue.add(entry(2))
+    with pytest.raises(StoreUnreadable, match="batch 1 is missing"):
+        catalogue.entries()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", json.dumps({"first": 0}).encode()])
+def test_a_damaged_entry_is_named(tmp_path, content):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+    (tmp_path / "catalogue" / "000000000000-000000000000.json").write_bytes(content)
+    with pytest.raises(StoreUnreadable, match="000000000000-000000000000"):
+        catalogue.entries()
+
+
+def test_an_archive_is_a_directory():
+    with pytest.raises(ConfigError, match="directory"):
+        Catalogue("s3://bucket/lake")
