@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping
@@ -88,6 +89,29 @@ def run_seed(seed: int) -> int:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_and_logs_stay_one(seed: int) -> None:
     assert run_seed(seed) > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sync_master_with_async_flush_survives_power_cuts_of_the_master(seed: int) -> None:
+    """The recommended pair: one machine at a time loses its power, the network misbehaves too."""
+    kinds = {"crash": 6, "reset_storm": 6, "partition": 3, "one_way": 2, "slow": 2, "pause": 2}
+    with ReplicaWorld(seed, link=ROUGH, flush_disk_type="ASYNC_FLUSH") as world:
+        rng = world.cluster.rng("plan")
+        drawn = FaultPlan.draw(
+            rng, ["m", "s1"], start_ms=5_000, end_ms=65_000, gap_ms=5_000,
+            duration_ms=(500, 8_000), weights=kinds,
+        )  # fmt: skip
+        faults = (
+            dataclasses.replace(fault, nodes=("m",)) if fault.kind == "crash" else fault
+            for fault in drawn
+        )
+        plan = FaultPlan(tuple(faults))
+
+        async def scenario(world: ReplicaWorld) -> None:
+            await judged(world, plan)
+
+        world.run(scenario)
+        assert world.acked
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -67,7 +67,7 @@ from .observer import Observer
 from .offsets import ConsumerOffsets
 from .parts import Parts
 from .processors.heartbeat import HeartbeatProcessor
-from .refill import Refill
+from .refill import KnownReplicas, Refill, replica_addresses
 from .registration import Registration
 from .replication import Replication, make_secret
 from .saved_table import write_in_thread
@@ -81,6 +81,7 @@ from .transactions import TransactionService
 logger = logging.getLogger(__name__)
 
 SELF_CHECK_TIMEOUT_MS: Final = 3_000
+KNOW_REPLICAS_MS: Final = 3_000
 SAVE_FILTERS_MS: Final = 10_000
 _NOT_IN_NAMES: Final = re.compile(r"[^%|a-zA-Z0-9_-]")  # A host name may have dots, a topic none.
 _NOT_ON_THE_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
@@ -123,6 +124,7 @@ class Broker:
         self._host_ip = host_ip
         self._observer = observer
         self._on_config = on_config
+        self._known_replicas: KnownReplicas | None = None
         self._random_bytes = rng.randbytes if random_bytes is None else random_bytes
         self._workers = workers
         self._parts = contextlib.AsyncExitStack()
@@ -249,6 +251,9 @@ class Broker:
         await registration.register()
         keeping = scope.spawn(registration.keep())
         stack.callback(keeping.cancel)
+        if config.broker_role == "SYNC_MASTER" and config.name_servers:
+            servers = [RemoteNameServer(channels, address) for address in config.name_servers]
+            stack.callback(scope.spawn(self._know_replicas(parts, servers)).cancel)
         if store.is_replica:
             for task in (parts.replication.follow(), self._slave_sync(parts).run()):
                 stack.callback(scope.spawn(task).cancel)
@@ -259,6 +264,8 @@ class Broker:
         if config.is_replica:
             store.is_replica = True
             return None
+        known = self._known_replicas = KnownReplicas(store.config.store_path_root_dir, self._files)
+        known.load()
         if not config.ha_recover_from_slave or not config.name_servers:
             return None
         path = os.path.join(store.config.store_path_root_dir, "config", "epochs.json")
@@ -273,7 +280,22 @@ class Broker:
             remote=lambda address: RemoteBroker(channels, address),
             name_servers=[RemoteNameServer(channels, address) for address in config.name_servers],
             secret=make_secret(config, epochs, self._random_bytes),
+            known=known,
         ).run()
+
+    async def _know_replicas(self, parts: Parts, servers: list[RemoteNameServer]) -> None:
+        """Keep on the disk where the replicas are, for the next start of a SYNC_MASTER."""
+        known = self._known_replicas
+        assert known is not None
+        while True:
+            if parts.replication.master.is_followed:
+                found = await replica_addresses(servers, parts.identity.name)
+                if found:
+                    try:
+                        known.note(found)
+                    except StoreError as error:
+                        logger.error("places of replicas not saved: %s", error)
+            await self._clock.sleep_ms(KNOW_REPLICAS_MS)
 
     def _slave_sync(self, parts: Parts) -> SlaveSync:
         return SlaveSync(

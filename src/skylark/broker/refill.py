@@ -15,6 +15,7 @@ where they are further on. An empty store gets the tables of the replica too.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -39,6 +40,55 @@ ASK_AGAIN_MS: Final = 500
 PATIENCE_MS: Final = 30_000
 
 
+class KnownReplicas:
+    """Where replicas of a SYNC_MASTER were when they last confirmed something.
+
+        file    config/replicas.json
+        {"replicas":["10.0.0.2:10911"]}
+
+    A name server forgets a replica as soon as its connection breaks, and just then the power of the
+    master may go as well. Only the last moments matter: what is older is on the master's own disk.
+    """
+
+    def __init__(self, root: str, files: Files) -> None:
+        self._path = os.path.join(root, "config", "replicas.json")
+        self._files = files
+        self.addresses: list[str] = []
+
+    def load(self) -> None:
+        """Read the file; one that cannot be read knows of nobody."""
+        if not self._files.exists(self._path):
+            return
+        try:
+            found = json.loads(self._files.read(self._path))["replicas"]
+            self.addresses = [address for address in found if isinstance(address, str)]
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("file=%s cannot be read, passed over: %s", self._path, error)
+
+    def note(self, addresses: list[str]) -> None:
+        """These are there now; durable when this returns."""
+        if addresses != self.addresses:
+            self._files.make_directory(os.path.dirname(self._path))
+            self._files.replace(self._path, json.dumps({"replicas": addresses}).encode())
+            self.addresses = addresses
+
+
+async def replica_addresses(
+    name_servers: Iterable[RemoteNameServer], broker_name: str
+) -> list[str] | None:
+    """The replicas of a name, as the first name server that answers knows them; else None."""
+    for server in name_servers:
+        try:
+            cluster = await server.get_cluster_info(timeout_ms=CALL_TIMEOUT_MS)
+        except (TransportError, BrokerError, InvalidBody) as error:
+            logger.info("namesrv=%s cannot be asked: %s", server.address, error)
+            continue
+        broker = cluster.brokers.get(broker_name)
+        members = {} if broker is None else broker.addresses
+        return [address for id, address in sorted(members.items()) if id != MASTER_ID]
+    return None
+
+
 class Refill:
     """One look at the replicas, before a master serves."""
 
@@ -53,7 +103,9 @@ class Refill:
         remote: Callable[[str], RemoteBroker],
         name_servers: Iterable[RemoteNameServer],
         secret: Secret | None,
+        known: KnownReplicas,
     ) -> None:
+        self._known = known
         self._config = config
         self._store = store
         self._files = files
@@ -70,7 +122,8 @@ class Refill:
         """
         give_up_ms = self._clock.monotonic_ms() + self._patience_ms
         while True:
-            addresses = await self._replica_addresses()
+            found = await replica_addresses(self._name_servers, self._config.broker_name)
+            addresses = list(dict.fromkeys([*(found or ()), *self._known.addresses]))
             best = await self._find_best(addresses)
             if best is not None or not addresses or self._clock.monotonic_ms() >= give_up_ms:
                 break
@@ -116,18 +169,6 @@ class Refill:
             if best is None or extent[1] > best[0]:
                 best = extent[1], replica, extent
         return best
-
-    async def _replica_addresses(self) -> list[str]:
-        for server in self._name_servers:
-            try:
-                cluster = await server.get_cluster_info(timeout_ms=CALL_TIMEOUT_MS)
-            except (TransportError, BrokerError, InvalidBody) as error:
-                logger.info("namesrv=%s cannot be asked: %s", server.address, error)
-                continue
-            broker = cluster.brokers.get(self._config.broker_name)
-            if broker is not None:
-                return [address for id, address in broker.addresses.items() if id != MASTER_ID]
-        return []
 
     async def _take_log(self, replica: RemoteBroker, extent: tuple[int, int]) -> None:
         store = self._store
