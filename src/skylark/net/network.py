@@ -14,6 +14,9 @@ from typing import Protocol
 from ..errors import ConnectFailed
 
 BACKLOG = 1024
+# A machine that lost power says nothing; once it is up again, the first probe is answered by a
+# reset. Without probes a client that waits for messages would wait for its time-out.
+KEEPALIVE_S = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 10}
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -74,7 +77,19 @@ class AsyncioNetwork:
             transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
         except (OSError, UnicodeError, OverflowError) as error:
             raise ConnectFailed(f"{host}:{port}", str(error) or type(error).__name__) from error
+        _keep_alive(transport)
         return transport
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE_S.items():
+        option = getattr(socket, name, None)  # Not every system has each of them.
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class _AsyncioServer:
