@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 from filter_peer import ask as ask_apache
 from java_programs import JavaSession
-from our_broker import our_cluster
-from peers import ApacheBroker, ApacheNameServer, Peers
+from our_broker import OurBroker, our_cluster
+from peers import ApacheBroker, ApacheNameServer, OurNameServer, Peers
 
 from skylark.filter import SqlExpression
 
@@ -49,7 +50,7 @@ class Place:
     def run(self, command: str, *arguments: str | int) -> str:
         """Run one command of the Java program and return what it says."""
         words = [command, self.address, *map(str, arguments)]
-        (line,) = (one for one in self.client.ask(*words, timeout_s=120) if one[:2] == "> ")
+        (line,) = (one for one in self.client.ask(*words, timeout_s=120) if one[:1] == ">")
         return line[2:]
 
     def got(self, command: str, *arguments: str | int) -> list[int]:
@@ -57,11 +58,15 @@ class Place:
         return [int(word) for word in self.run(command, *arguments).split()]
 
 
-@pytest.fixture(scope="module", params=["ours", "ours-with-bits", "apache-with-bits"])
+@pytest.fixture(scope="module", params=["ours", "ours-5.x", "ours-with-bits", "apache-with-bits"])
 def place(
-    request: pytest.FixtureRequest, peers: Peers, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    peers: Peers,
+    clients5: Peers,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Place]:
     kind = request.param
+    chosen = clients5 if kind.endswith("5.x") else peers
     home = tmp_path_factory.mktemp("filters")
     settings = BITS if kind.endswith("bits") else ON
     with ExitStack() as stack:
@@ -81,7 +86,7 @@ def place(
             broker.wait_registered([apache])
             address = apache.address
         client = stack.enter_context(
-            JavaSession(peers, "FilterClient", "session", home=home / "client")
+            JavaSession(chosen, "FilterClient", "session", home=home / "client")
         )
         made = Place(kind, address, client, home)
         assert made.run("produce", "Filtered", 0, COUNT) == f"sent {COUNT}"
@@ -131,6 +136,46 @@ def test_a_broker_without_expressions_refuses_the_consumer(peers: Peers, tmp_pat
         answer = place.run("start", "Filtered", "unheard", 0, "a > 5")
         assert answer.startswith("refused 1 ")
         assert "does not support consumer to filter message by SQL92" in answer
+
+
+def test_filters_and_their_bits_change_hands(peers: Peers, tmp_path: Path) -> None:
+    """Either broker opens the other's store, with the filters and bits that it left there."""
+    text = "a BETWEEN 5 AND 9"
+    store = tmp_path / "store"
+    settings = {**BITS, "storePathRootDir": str(store), "storePathCommitLog": f"{store}/commitlog"}
+    settings |= {"maxIndexNum": "20000", "maxHashSlotNum": "5000"}
+    wanted = [5, 6, 7, 8, 9]
+    for turn, kind in enumerate(("ours", "apache", "ours")):
+        with ExitStack() as stack:
+            home = tmp_path / f"{kind}-{turn}"
+            server = stack.enter_context(OurNameServer(home / "namesrv"))
+            broker: OurBroker | ApacheBroker
+            if kind == "ours":
+                broker = OurBroker(
+                    home, name="broker-a", name_servers=[server.address], settings=settings
+                )
+            else:
+                broker = ApacheBroker(
+                    peers, home, name="broker-a", name_servers=[server.address], settings=settings
+                )
+            stack.enter_context(broker)
+            client = stack.enter_context(
+                JavaSession(peers, "FilterClient", "session", home=home / "client")
+            )
+            place = Place(kind, server.address, client, home)
+            if turn:
+                # The group's bits, written by the other broker, lead to the same messages.
+                assert place.got("push", "Swapped", f"late-{turn}", 5, text) == wanted
+                assert place.got("push", "Swapped", "regulars", 5, text) == wanted
+            else:
+                place.run("produce", "Swapped", 0, 1)  # So that there is a route.
+                assert place.got("push", "Swapped", "regulars", 0, text) == []
+            place.run("produce", "Swapped", 0, 20)
+            assert broker.stop() in (0, 143)
+            found = json.loads((store / "config" / "consumerFilter.json").read_text())
+            known = found["filterDataByTopic"]["Swapped"]["groupFilterData"]["regulars"]
+            assert known["expression"] == text
+            assert known["bloomFilterData"]["bitNum"] == 112
 
 
 def test_the_recorded_answers_are_still_apaches(peers: Peers) -> None:
