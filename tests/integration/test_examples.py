@@ -32,6 +32,9 @@ SAYS = {
     "lite_pull_consumer.py": ["^20 read and committed$", r"^back at the start .*: \d+ kWh$"],
     "broadcast.py": [r"^3 members got 10 messages each: \{0: 10, 1: 10, 2: 10\}$"],
     "delayed.py": [r"^level 0 came after 0\.\d s$", r"^level 1 came after [01]\.\d s$"],
+    "timers.py": [
+        r"^\d+ wait, the last until ", "^came: after a while, at a time, not in a year, tick$",
+    ],
     "tag_filter.py": ["^TagA 10, TagB 0, TagC 10$"],
     "retry_and_dead_letter.py": ["^unlucky, try 2$", "^hopeless is a dead letter$"],
     "idempotent.py": ["known already, nothing done", "^the balance is 300$"],
