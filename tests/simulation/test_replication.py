@@ -291,7 +291,9 @@ def test_our_consumer_goes_on_at_the_replica_and_back_without_rewind_or_gap(seed
                 for _ in range(40):
                     await world.send(broker)
                 await eventually(lambda: len(set(got)) >= len(world.acked), within_ms=90_000)
-                await clock.sleep_ms(20_000)
+                await clock.sleep_ms(40_000)
+                for node in (world.master, *world.replicas):  # CO-32: both list it.
+                    assert world.parts(node).clients.consumer_group("G") is not None
             assert not set(got[:seen]) & set(got[seen:]), "it went back"
             assert set(world.acked) <= set(got)
 
