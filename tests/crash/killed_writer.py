@@ -50,6 +50,8 @@ EVENT = struct.Struct(">cHIqqId")  # kind, producer, number, physical, queue off
 ACKED, SHOWN, FLUSHED, READY = b"A", b"S", b"F", b"R"
 FLUSH_INTERVAL_MS = 50
 
+_READY_SHARE = 0.6  # Of the writers, that are let come to work, however long it takes them.
+_READY_SECONDS = 30.0
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2
 _DISK_BYTES = 128 << 20
@@ -213,24 +215,31 @@ class History:
         self.stopped_at = 0.0  # When the last writer said its last word.
         self._rest = b""
 
-    def read(self, pipe: int, until: float | None) -> None:
-        """Take in events until a moment, or until the pipe ends."""
+    def wait_ready(self, pipe: int) -> None:
+        """Take in events until the writer is at work; on a busy machine that takes a while."""
+        before, until = self.ready_count, time.monotonic() + _READY_SECONDS
+        while self.ready_count == before and time.monotonic() < until:
+            if not self.read(pipe, time.monotonic() + 0.02):
+                return
+
+    def read(self, pipe: int, until: float | None) -> bool:
+        """Take in events until a moment, or until the pipe ends; False if it has."""
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
             ready, _, _ = select.select([pipe], [], [], left)
             if not ready:
-                return
+                return True
             piece = os.read(pipe, 1 << 16)
             if not piece:
                 self._rest = b""  # A record that the kill cut short was said to nobody.
-                return
+                return False
             data = self._rest + piece
             whole = len(data) // EVENT.size * EVENT.size
             self._rest = data[whole:]
             for fields in EVENT.iter_unpack(data[:whole]):
                 self._take(Event._make(fields))
             if until is not None and time.monotonic() >= until:
-                return
+                return True
 
     def _take(self, event: Event) -> None:
         if event.kind == ACKED:
@@ -363,6 +372,8 @@ def kill_lane(root: str, cycles: int, seed: int, flush: FlushDiskType) -> Result
     for cycle in range(cycles):
         with forked_writer(config, cycle << 20) as (pid, pipe):
             # From the very first moment on: some die while they recover from the kill before.
+            if rng.random() < _READY_SHARE:
+                history.wait_ready(pipe)
             history.read(pipe, time.monotonic() + rng.uniform(0, 0.8))
             os.kill(pid, signal.SIGKILL)
             history.read(pipe, None)
@@ -485,6 +496,8 @@ def power_lane(root: str, cycles: int, seed: int, flush: FlushDiskType) -> Resul
                 _findings(result, where),
                 forked_writer(config, cycle << 20) as (pid, pipe),
             ):
+                if rng.random() < _READY_SHARE:
+                    history.wait_ready(pipe)
                 history.read(pipe, time.monotonic() + rng.uniform(0.005, 0.2))
                 os.kill(pid, signal.SIGSTOP)  # So that nothing is said after the cut.
                 stopped_at = time.monotonic()
