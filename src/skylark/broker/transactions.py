@@ -280,6 +280,8 @@ class TransactionService:
                 wait_ms = config.transaction_check_interval
             else:
                 wait_ms = half_messages.immunity_ms(properties, timeout_ms)
+                # Nobody may keep the log from expiring by asking for a year of immunity.
+                wait_ms = min(wait_ms, self._store.config.file_reserved_time * _HOUR_MS + 1)
             # Only what load() finds is older than now; the wall clock may have jumped since.
             age_ms = self._clock.now_ms() - stored_at_ms
             wait_ms -= max(0, min(age_ms, wait_ms))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from broker_world import BrokerWorld, Client, records
 
-from skylark.errors import CallTimeout
+from skylark.broker.transactions import TransactionService
+from skylark.errors import BrokerError, CallTimeout
 from skylark.model.message import OffsetId, StoredMessage, TransactionType
 from skylark.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from skylark.net import Handler
@@ -421,6 +422,22 @@ def test_a_message_may_say_when_it_is_checked_first(
     world.run(main)
 
 
+def test_immunity_ends_with_the_time_for_which_the_store_keeps_messages(
+    world: BrokerWorld,
+) -> None:
+    async def main() -> None:
+        async with world.serving(file_reserved_time=1) as client, member(world) as asked:
+            await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+            await world.clock.sleep_ms(3_500_000)
+            assert world.parts.transactions.undelivered_from() is not None
+            await world.clock.sleep_ms(200_000)
+            assert world.parts.transactions.undelivered_from() is None
+            assert len(in_store(world, TRANS_CHECK_MAX_TIME_TOPIC)) == 1
+            assert not asked.checks
+
+    world.run(main)
+
+
 def test_another_member_of_the_group_is_asked_when_the_sender_is_gone(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.running():
@@ -509,34 +526,41 @@ def test_a_half_message_older_than_the_store_keeps_is_put_aside(world: BrokerWor
     world.run(main)
 
 
-def test_one_bad_half_message_holds_up_no_other(world: BrokerWorld) -> None:
+def beside_a_bad_one(world: BrokerWorld) -> list[bytes]:
+    """Three halves, the second damaged: what is seen after the check of all."""
+    seen: list[bytes] = []
+
     async def main() -> None:
         async with world.serving() as client, member(world) as asked:
             asked.answer = COMMIT
-            good = await send_half(client, b"1", key="K1")
+            await send_half(client, b"1", key="K1")
             bad = await send_half(client, b"2", key="K2")
             await send_half(client, b"3", key="K3")
             damage(bad)
-            assert good.queue_offset < bad.queue_offset
             await world.clock.sleep_ms(7_000)
-            assert await visible(client) == [b"1", b"3"]
-            assert world.parts.transactions.damaged_total == 1
-            assert len(world.parts.transactions) == 0
+            seen.extend(await visible(client))
 
     def damage(half: Half) -> None:
         record = world.parts.store.log.record(half.physical_offset)
         assert record is not None
         at = bytes(record).index(b"2", 84)
-        for file in world.parts.store.log.mapped.files:
-            file.buffer[half.physical_offset + at - file.start] ^= 0xFF
-            break
+        file = world.parts.store.log.mapped.files[0]
+        file.buffer[half.physical_offset + at - file.start] ^= 0xFF
 
     world.run(main)
+    return seen
 
 
-def test_a_commit_that_cannot_be_stored_is_made_up_for_by_the_next_check(
-    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_bad_half_message_holds_up_no_other(world: BrokerWorld) -> None:
+    assert beside_a_bad_one(world) == [b"1", b"3"]
+    assert world.parts.transactions.damaged_total == 1
+    assert len(world.parts.transactions) == 0
+
+
+def after_a_failed_commit(world: BrokerWorld, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """A commit that the store could not take, and a check when it can again: what is seen."""
+    seen: list[bytes] = []
+
     async def main() -> None:
         async with world.serving() as client, member(world) as asked:
             half = await send_half(client)
@@ -554,9 +578,50 @@ def test_a_commit_that_cannot_be_stored_is_made_up_for_by_the_next_check(
             monkeypatch.setattr(store, "put_group", put_group)
             asked.answer = COMMIT
             await world.clock.sleep_ms(130_000)
-            assert await visible(client) == [b"hello"]
+            seen.extend(await visible(client))
 
     world.run(main)
+    return seen
+
+
+def test_a_commit_that_cannot_be_stored_is_made_up_for_by_the_next_check(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert after_a_failed_commit(world, monkeypatch) == [b"hello"]
+
+
+def test_a_loop_that_stops_at_a_bad_half_message_would_be_noticed(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_due = TransactionService._take_due
+
+    def planted(self: TransactionService, now_ms: int) -> list[int]:
+        due = take_due(self, now_ms)
+        for at, offset in enumerate(due):
+            if self._stored(self._halves[offset]) is None:
+                for other in due[at:]:
+                    self._look_later(other, now_ms + 1_000)
+                return due[:at]
+        return due
+
+    monkeypatch.setattr(TransactionService, "_take_due", planted)
+    assert beside_a_bad_one(world) == [b"1"]
+
+
+def test_a_commit_that_is_dropped_when_it_cannot_be_stored_would_be_noticed(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = TransactionService._finish
+
+    def planted(self: TransactionService, half: Any, stored: StoredMessage, ending: Any) -> int:
+        try:
+            return finish(self, half, stored, ending)
+        except BrokerError:
+            self._forget(half)
+            raise
+
+    monkeypatch.setattr(TransactionService, "_finish", planted)
+    assert after_a_failed_commit(world, monkeypatch) == []
 
 
 def test_the_two_halves_of_a_repeated_send_are_one_transaction(world: BrokerWorld) -> None:
