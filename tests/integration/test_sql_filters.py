@@ -13,6 +13,7 @@ import pytest
 
 import skylark
 from skylark import Message, SqlFilter
+from skylark.cli.main import main as cli
 from skylark.compat import (
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
@@ -163,3 +164,13 @@ def test_the_example_takes_two_of_twelve(address: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "of 12 messages these were wanted: [7, 9]\n"
+
+
+def test_the_command_line_filters_too(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["consume", "Filtered", "-n", address, "--json", "--sql"]
+    assert cli([*words, WANTED.expression]) == 0
+    assert capsys.readouterr().out.count("\n") == len(BODIES)
+    assert cli([*words, "a > > 5"]) == 1
+    assert "position 5" in capsys.readouterr().err
+    assert cli([*words, "a > 5", "--tag", "TagA"]) == 2
+    assert "give one of them" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from ..client.facade import Client
 from ..client.pull_consumer import PullConsumer
 from ..client.received import ReceivedMessage
 from ..client.start_point import ConsumeFrom, time_ms
-from ..client.subscriptions import make_subscription
+from ..client.subscriptions import Expression, SqlFilter, make_subscription
 from ..errors import ConfigError
 from ..logs import escaped
 from ..model.names import check_group_name
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None, *, program: str = "skylark consume")
         help="where to begin (first, or last with --follow); a group begins where it was",
     )
     add("--tag", metavar="EXPR", default="*", help="only these tags: 'A || B' (*)")
+    add("--sql", metavar="EXPR", help="only what satisfies an SQL92 expression: 'a > 5'")
     add("--follow", action="store_true", help="go on and wait for new messages")
     add("--count", type=whole_number(1, COUNT_MAX), metavar="N", help="end after N messages")
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
@@ -75,7 +76,9 @@ async def _consume(arguments: argparse.Namespace) -> int:
     check_topic(arguments.topic)
     if arguments.group is not None:
         checked(lambda: check_group_name(arguments.group))
-    checked(lambda: make_subscription(arguments.topic, arguments.tag, 0))
+    if arguments.sql is not None and arguments.tag != "*":
+        raise ConfigError("--tag and --sql: give one of them; TAGS is a property in --sql")
+    checked(lambda: make_subscription(arguments.topic, _wanted(arguments), 0))
     start = _start(arguments.start or ("last" if arguments.follow else "first"))
     async with open_client(arguments) as mq:
         if not await mq.fetch_queues(arguments.topic):
@@ -83,6 +86,11 @@ async def _consume(arguments: argparse.Namespace) -> int:
         consume = _look if arguments.group is None else _join
         await consume(mq, arguments, start, _Printer(arguments))
     return exits.DONE
+
+
+def _wanted(arguments: argparse.Namespace) -> Expression:
+    tags: str = arguments.tag
+    return tags if arguments.sql is None else SqlFilter(arguments.sql)
 
 
 def _start(text: str) -> ConsumeFrom:
@@ -117,7 +125,7 @@ async def _join(
     mq: Client, arguments: argparse.Namespace, start: ConsumeFrom, printer: _Printer
 ) -> None:
     """Be a member of a group, and commit what has been shown."""
-    subscriptions = {arguments.topic: arguments.tag}
+    subscriptions = {arguments.topic: _wanted(arguments)}
     async with mq.consumer(arguments.group, subscriptions, consume_from=start) as consumer:
         coming = aiter(consumer)
         while True:
@@ -138,7 +146,7 @@ async def _look(
     """Show all queues as one: what is there, by the time it was stored; then what comes."""
     async with mq.pull_consumer(LOOKER) as consumer:
         readers = [
-            _QueueReader(consumer, queue, arguments.tag)
+            _QueueReader(consumer, queue, _wanted(arguments))
             for queue in await consumer.fetch_queues(arguments.topic)
         ]
         for reader in readers:
@@ -175,11 +183,11 @@ async def _follow(readers: list[_QueueReader], printer: _Printer) -> None:
 class _QueueReader:
     """Where we are in one queue."""
 
-    def __init__(self, consumer: PullConsumer, queue: MessageQueue, tags: str) -> None:
+    def __init__(self, consumer: PullConsumer, queue: MessageQueue, wanted: Expression) -> None:
         self.page: deque[ReceivedMessage] = deque()
         self._consumer = consumer
         self._queue = queue
-        self._tags = tags
+        self._wanted = wanted
         self._offset = 0
         self._end = 0
 
@@ -197,7 +205,7 @@ class _QueueReader:
         """Read the next messages, unless there are some or the end is reached."""
         while not self.page and self._offset < self._end:
             result = await self._consumer.pull(
-                self._queue, self._tags, offset=self._offset, count_max=PAGE
+                self._queue, self._wanted, offset=self._offset, count_max=PAGE
             )
             self.page.extend(m for m in result.messages if m.queue_offset < self._end)
             if result.next_begin_offset <= self._offset:
@@ -210,7 +218,7 @@ class _QueueReader:
         while True:
             try:
                 result = await self._consumer.pull_or_wait(
-                    self._queue, self._tags, offset=self._offset, count_max=PAGE
+                    self._queue, self._wanted, offset=self._offset, count_max=PAGE
                 )
             except Exception as error:
                 await arrived.put(error)
