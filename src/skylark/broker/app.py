@@ -33,7 +33,7 @@ from ..net.config import NetConfig
 from ..net.listener import Listener
 from ..net.network import AsyncioNetwork, Network, local_name_and_ip, resolved
 from ..net.switchboard import AnyHandler, BatchHandler, Handler, RawHandler, Switchboard
-from ..net.tasks import TaskScope
+from ..net.tasks import TaskScope, to_the_end
 from ..protocol.bodies import ConsumerOffsetTable, HeartbeatData
 from ..protocol.codes import RequestCode
 from ..protocol.command import Command
@@ -70,7 +70,6 @@ from .processors.heartbeat import HeartbeatProcessor
 from .refill import KnownReplicas, Refill, replica_addresses
 from .registration import Registration
 from .replication import Replication, make_secret
-from .saved_table import write_in_thread
 from .slave_sync import SlaveSync
 from .staging import StagingService
 from .stats import SAMPLE_MS, Both, BrokerStats
@@ -497,7 +496,8 @@ class Broker:
             if content is None:
                 continue
             try:
-                await write_in_thread(parts.offsets.write, content)
+                # Two syncs take long on a busy disk, and the loop has other things to do.
+                await to_the_end(parts.offsets.write, content)
             except StoreError as error:
                 logger.error("consumer offsets not saved, tried again: %s", error)
 
@@ -508,7 +508,7 @@ class Broker:
             if content is None:
                 continue
             try:
-                await write_in_thread(parts.filters.write, content)
+                await to_the_end(parts.filters.write, content)
             except StoreError as error:
                 logger.error("consumer filters not saved, tried again: %s", error)
 

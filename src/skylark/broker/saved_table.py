@@ -13,10 +13,8 @@ where both are damaged the start is refused, because an empty table would be wor
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from ..errors import CorruptRecord, InvalidBody
@@ -88,18 +86,3 @@ class SavedTable(Generic[_B]):
         if content != self._saved:
             self._files.replace(self.path, content)
             self._saved = content
-
-
-async def write_in_thread(write: Callable[[bytes], None], content: bytes) -> None:
-    """Write on another thread: two syncs take long on a busy disk. Raises what the write raises.
-
-    Cancelled, it waits for the end all the same: whoever saves the newest state last, when a broker
-    stops, must not be overtaken by a thread that still saves the state before.
-    """
-    writing = asyncio.get_running_loop().run_in_executor(None, write, content)
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        if not writing.done():
-            await asyncio.wait((writing,))
-        raise

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from ..errors import BrokerError, InvalidBody, NoRoute, TransportError
 from ..model.queue import MessageQueue
+from ..net.tasks import to_the_end
 from ..protocol.bodies import ResetOffsetBody
 from .session import Session
 
@@ -41,8 +42,11 @@ class ConsumerOffsets(Protocol):
         TransportError or BrokerError where nobody can say."""
         ...
 
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these; what cannot be kept now is logged, and comes again with the next commit."""
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Keep these; what cannot be kept now is logged, and comes again with the next commit.
+
+        False if something could not be kept.
+        """
         ...
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -88,12 +92,13 @@ class RemoteOffsets:
         # It is not noted as kept: brokers answer 0 for a young queue without keeping anything.
         return offset if offset is not None and offset >= 0 else None
 
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Keep these."""
         changed = [
             (queue, offset) for queue, offset in offsets.items() if self._kept.get(queue) != offset
         ]
         await asyncio.gather(*(self._commit(queue, offset) for queue, offset in changed))
+        return all(self._kept.get(queue) == offset for queue, offset in changed)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, though they go back."""
@@ -138,6 +143,7 @@ class LocalOffsets:
     """Offsets in a file of this client."""
 
     def __init__(self, folder: Path, client: str, group: str) -> None:
+        self._saving = asyncio.Lock()
         self._path = folder.expanduser() / client / group / "offsets.json"
         self._kept: dict[MessageQueue, int] = {}
 
@@ -163,18 +169,21 @@ class LocalOffsets:
         """How far this client has come."""
         return self._kept.get(queue)
 
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Keep these."""
         if all(self._kept.get(queue) == offset for queue, offset in offsets.items()):
-            return
+            return True
         self._kept.update(offsets)
         try:
             text = OffsetTable(dict(sorted(self._kept.items()))).to_json(pretty=True)
-            await asyncio.to_thread(self._save, text)
+            async with self._saving:
+                await to_the_end(self._save, text)
         except OSError as error:
             logger.warning("file=%s offsets not kept: %s", self._path, error)
             for queue in offsets:  # So that the next commit tries again.
                 self._kept.pop(queue, None)
+            return False
+        return True
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, though they go back."""

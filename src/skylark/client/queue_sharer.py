@@ -178,7 +178,8 @@ class QueueSharer(QueueKeeper):
     def _must_wait_for_handover(self) -> bool:
         if self.config.is_broadcasting:
             return False
-        return len(self._members.known) > 1 and not self._members.only_left
+        # Also when members only left: those who stay pass queues among them as well.
+        return len(self._members.known) > 1
 
     # What pullers ask.
 
@@ -206,7 +207,10 @@ class QueueSharer(QueueKeeper):
 
     async def _begin_again(self, place: MessageQueue, offset: int) -> None:
         async with self._rebalancing:
-            await self._offsets.commit({place: offset})
+            is_kept = await self._offsets.commit({place: offset})
+        if not is_kept:
+            # It would begin where it was, and be sent away again at once.
+            await self._clock.sleep_ms(self.config.pull_retry_ms)
         await self._rebalance()
 
     # What others may know.

@@ -8,9 +8,11 @@ one error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class TaskScope:
@@ -41,3 +43,17 @@ class TaskScope:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something under this scope."""
         return self._group.create_task(coroutine)
+
+
+async def to_the_end(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function on a thread; cancelled, wait for its end all the same.
+
+    Who cancels and then does the same again must not meet the thread that is still at it.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        if not work.done():
+            await asyncio.wait((work,))
+        raise

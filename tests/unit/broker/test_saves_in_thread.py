@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from skylark.broker.saved_table import write_in_thread
 from skylark.errors import StoreFull
+from skylark.net.tasks import to_the_end
 
 
 def test_a_save_that_is_cancelled_ends_before_whoever_cancelled_goes_on() -> None:
@@ -21,7 +21,7 @@ def test_a_save_that_is_cancelled_ends_before_whoever_cancelled_goes_on() -> Non
         written.append(content)
 
     async def main() -> None:
-        saving = asyncio.ensure_future(write_in_thread(write, b"before"))
+        saving = asyncio.ensure_future(to_the_end(write, b"before"))
         while not begun.is_set():
             await asyncio.sleep(0.001)
         saving.cancel()
@@ -42,6 +42,6 @@ def test_what_goes_wrong_in_the_thread_is_raised() -> None:
 
     async def main() -> None:
         with pytest.raises(StoreFull, match="no space"):
-            await write_in_thread(write, b"")
+            await to_the_end(write, b"")
 
     asyncio.run(main())

@@ -649,6 +649,27 @@ def test_an_offset_that_is_gone_moves_to_where_the_broker_says(world: World) -> 
     world.run(main)
 
 
+def test_an_offset_that_is_gone_is_no_busy_loop_where_the_broker_takes_no_commits(
+    world: World,
+) -> None:
+    async def main() -> None:
+        for number in range(10):
+            world.broker.put("Orders", 0, b"%d" % number)
+        world.broker.offsets["billing", "Orders", 0] = 2
+        world.broker.min_offsets["Orders", 0] = 6
+        world.broker.refusals[Code.UPDATE_CONSUMER_OFFSET] = (ResponseCode.NO_PERMISSION, "no")
+        handler = Handler()
+        async with world.session() as session, consumer(session, handler):
+            await world.sleep(10)
+            asked = [one for one in world.broker.pulls if one.topic == "Orders"]
+            assert 8 <= len([one for one in asked if not one.queue_id]) <= 24
+            world.broker.refusals.clear()
+            await world.until(lambda: len(handler.got) == 4, seconds=3)
+        assert handler.bodies == [b"6", b"7", b"8", b"9"]
+
+    world.run(main)
+
+
 # Failures, retries, dead letters.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,34 @@ def test_nothing_is_written_when_nothing_has_changed(tmp_path: Path) -> None:
     asyncio.run(local.commit({HERE: 1}))
     assert local.path.stat().st_mtime_ns == before
     assert not local.path.with_name("offsets.json.bak").exists()
+
+
+def test_a_save_that_is_given_up_does_not_overtake_the_next(tmp_path: Path) -> None:
+    offsets = LocalOffsets(tmp_path, "client", "group")
+    save, begun, may_end = offsets._save, threading.Event(), threading.Event()
+
+    def slow_save(text: bytes) -> None:
+        begun.set()
+        assert may_end.wait(10)
+        save(text)
+
+    async def main() -> None:
+        offsets._save = slow_save  # type: ignore[method-assign]
+        saving = asyncio.ensure_future(offsets.commit({HERE: 5}))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        saving.cancel()
+        last = asyncio.ensure_future(offsets.commit({HERE: 6}))
+        await asyncio.sleep(0.01)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        assert await last
+
+    asyncio.run(main())
+    again = LocalOffsets(tmp_path, "client", "group")
+    asyncio.run(again.load())
+    assert asyncio.run(again.read(HERE)) == 6
 
 
 def test_a_folder_that_cannot_be_written_is_mentioned_and_tried_again(
