@@ -33,7 +33,6 @@ class Members:
         self._session = session
         self._group = group
         self._known: frozenset[str] = frozenset()
-        self._before: frozenset[str] = frozenset()
         self._trouble_ms: dict[str, int] = {}  # Address → when it was last gone.
         self._silent: set[str] = set()  # Addresses of which that has been said.
         self.in_grace = False  # Whether the last answer may have been short.
@@ -42,11 +41,6 @@ class Members:
     def known(self) -> frozenset[str]:
         """Who was there when last asked."""
         return self._known
-
-    @property
-    def only_left(self) -> bool:
-        """Whether the last change was only that members went: they hand nothing over."""
-        return self._known < self._before
 
     def trouble(self, address: str) -> None:
         """A broker was gone: when it is back, its list may be short for a while."""
@@ -70,8 +64,7 @@ class Members:
         self.in_grace = not any(map(self._is_settled, found)) and not self._known <= members
         if self.in_grace:
             members |= self._known
-        if members != self._known:
-            self._before, self._known = self._known, members
+        self._known = members
         return members
 
     async def _ask(self, address: str) -> frozenset[str] | None:
