@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import logging
@@ -428,6 +429,13 @@ def mounted(root: str) -> Iterator[str]:
         subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True, capture_output=True)
         os.makedirs(place, exist_ok=True)
     subprocess.run(["mount", "-o", "loop", image, place], check=True, capture_output=True)
+    if not _is_alive(place):
+        # A process elsewhere, in a mount namespace of its own, still holds the file system that was
+        # shut down, and the system gives out the same one again. A copy of the image is another.
+        subprocess.run(["umount", place], check=True, capture_output=True)
+        subprocess.run(["cp", "--sparse=always", image, f"{image}.copy"], check=True)
+        os.replace(f"{image}.copy", image)
+        subprocess.run(["mount", "-o", "loop", image, place], check=True, capture_output=True)
     try:
         yield place
     finally:
@@ -437,6 +445,20 @@ def mounted(root: str) -> Iterator[str]:
             time.sleep(0.1)
         else:
             subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+
+
+def _is_alive(place: str) -> bool:
+    """Whether a file system takes writes; one that was shut down does not."""
+    probe = os.path.join(place, ".probe")
+    try:
+        with open(probe, "wb"):
+            pass
+        os.unlink(probe)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return False
+        raise
+    return True
 
 
 def cut_power(place: str) -> None:
