@@ -416,6 +416,27 @@ def test_a_replica_with_another_key_is_refused_and_says_why() -> None:
         world.run(scenario)
 
 
+@pytest.mark.parametrize("who", ["m", "s1"])
+def test_a_key_on_one_side_only_is_said_before_anything_is_sent(who: str) -> None:
+    """RocketMQ's master would take a greeting for an acknowledgement."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_serving()
+        (replica,) = world.replicas
+        await eventually(
+            lambda: "haClusterKey" in world.parts(replica).replication.problem, within_ms=15_000
+        )
+        assert world.parts(world.master).replication.master.followers == []
+        assert world.parts(world.master).replication.figures()["haFollowerCount"] == "0"
+
+    with ReplicaWorld(43) as world:
+        plain = world.config
+        world.config = lambda name: plain(name).replace(  # type: ignore[method-assign]
+            ha_cluster_key="secret" if name == who else ""
+        )
+        world.run(scenario)
+
+
 def test_a_replaced_master_is_told_by_its_replica_and_takes_no_more_writes() -> None:
     """Fencing by epochs: the old master comes back and still believes to be one."""
 

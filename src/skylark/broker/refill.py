@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..clock import Clock
-from ..errors import BrokerError, InvalidBody, StoreDamaged, TransportError
+from ..errors import BrokerError, InvalidBody, RemoteProtocolError, StoreDamaged, TransportError
 from ..model.route import MASTER_ID
 from ..protocol.bodies import ConsumerOffsetTable
 from ..remote import RemoteBroker, RemoteNameServer
@@ -162,8 +162,8 @@ class Refill:
         best: tuple[int, RemoteBroker, tuple[int, int]] | None = None
         for replica in map(self._remote, addresses):
             try:
-                extent = await log_extent_of(replica)
-            except (TransportError, BrokerError, InvalidBody) as error:
+                extent = await log_extent_of(replica, has_key=self._secret is not None)
+            except (TransportError, BrokerError, InvalidBody, RemoteProtocolError) as error:
                 logger.warning("replica=%s cannot be asked: %s", replica.address, error)
                 continue
             if best is None or extent[1] > best[0]:

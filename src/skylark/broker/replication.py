@@ -46,6 +46,7 @@ RETRY_MS: Final = 500
 RETRY_MS_MAX: Final = 2_000
 ASK_AGAIN_MS: Final = 5_000
 CALL_TIMEOUT_MS: Final = 3_000
+KEY_FIGURE: Final = "haHasClusterKey"
 
 # What may end one try to follow; the next one may go better.
 FOLLOW_ERRORS: Final = (
@@ -223,7 +224,7 @@ class Replication:
 
     async def _agree_with(self, master: RemoteBroker) -> int | None:
         """Make our log a part of the master's; return what to ask for if it is empty."""
-        extent = await log_extent_of(master)
+        extent = await log_extent_of(master, has_key=self.secret is not None)
         if self.replica.is_empty:
             # RocketMQ's master takes 0 for "the newest file will do", and any other value as it is.
             return extent[0]
@@ -280,6 +281,7 @@ class Replication:
             ),
             "haFollowerCount": str(sum(f.asked >= 0 for f in self.master.followers)),
             "haConfirmedOffset": str(self.master.confirmed()),
+            KEY_FIGURE: "true" if self.secret is not None else "false",
         }
         lag = self.master.lag_bytes()
         if lag is not None:
@@ -304,9 +306,20 @@ def make_secret(
     return Secret(config.ha_cluster_key.encode(), group, epochs, lambda: random_bytes(16))
 
 
-async def log_extent_of(broker: RemoteBroker) -> tuple[int, int]:
-    """Where a broker's log begins and ends."""
+async def log_extent_of(broker: RemoteBroker, *, has_key: bool) -> tuple[int, int]:
+    """Where a broker's log begins and ends; raises RemoteProtocolError where keys do not fit.
+
+    That is asked here and not found out at the replication port: RocketMQ's master would take our
+    greeting for an acknowledgement of six exabytes.
+    """
     info = await broker.get_runtime_info(timeout_ms=CALL_TIMEOUT_MS)
+    if (info.get(KEY_FIGURE) == "true") != has_key:
+        raise RemoteProtocolError(
+            f"{broker.address} has no cluster key, and this broker has: set haClusterKey on both, "
+            "or on neither"
+            if has_key
+            else f"{broker.address} has a cluster key, and this broker has not: set haClusterKey"
+        )
     try:
         return max(0, int(info["commitLogMinOffset"])), int(info["commitLogMaxOffset"])
     except (KeyError, ValueError):
