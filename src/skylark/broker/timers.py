@@ -230,6 +230,10 @@ class TimerService:
             except TimeoutError:
                 continue
 
+    def wake(self) -> None:
+        """Look at once: the broker has become a master, say."""
+        self._wake.set()
+
     def _arrived(self, arrival: Arrival) -> None:
         self._wake.set()
 
@@ -243,7 +247,7 @@ class TimerService:
             if self.timers.taken < self._ready_at:
                 return 0
             if self._store.is_replica:
-                return 0 if has_more else _IDLE_MS
+                return 0 if has_more else self._look_ms_max
             now_ms = self._clock.now_ms()
             due = self.timers.due(now_ms, _BATCH_MAX)
             if due:

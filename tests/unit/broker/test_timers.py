@@ -20,6 +20,7 @@ from skylark.protocol.bodies import TopicStatsBody, WaitingList
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.record import decode_records
 from skylark.store import MessageStore, PutMessage, PutResult, PutStatus
+from skylark.testing.files import SimFiles
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -682,7 +683,7 @@ def test_a_timer_counts_as_done_only_when_its_delivery_is_on_the_disk(world: Bro
         "transient_store_pool_enable": True, "flush_interval_commit_log": HOUR_MS,
         "commit_interval_commit_log": HOUR_MS, "timer_flush_interval_ms": 100,
     }  # fmt: skip
-    disks = []
+    disks: list[SimFiles] = []
 
     async def main() -> None:
         async with world.serving(**settings) as client:
@@ -765,5 +766,68 @@ def test_services_share_no_state_with_the_store_they_left(world: BrokerWorld) ->
             )  # fmt: skip
             other.load()
             assert other.pending_count == 5
+
+    world.run(main)
+
+
+# Roles.
+
+
+def _arrive(world: BrokerWorld, body: bytes, delay_ms: int) -> None:
+    """Let a timer into the log, as it comes to a replica: not by a send."""
+    host = world.parts.identity.store_host
+    now_ms = world.clock.now_ms()
+    properties = f"REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_OUT_MS\x01{now_ms + delay_ms}"
+    world.parts.store.is_replica = False
+    (result,) = world.parts.store.put(
+        [PutMessage(TIMER_TOPIC, TIMER_QUEUE, body, properties.encode(), now_ms, host, host)]
+    )
+    world.parts.store.is_replica = True
+    assert result.status is PutStatus.PUT_OK
+
+
+def test_a_replica_knows_what_waits_and_delivers_nothing_until_it_is_master(
+    world: BrokerWorld,
+) -> None:
+    async def main() -> None:
+        async with world.serving():
+            store = world.parts.store
+            store.is_replica = True
+            for number in range(6):
+                _arrive(world, b"%d" % number, 1_000 + 500 * number)
+            await world.clock.sleep_ms(2_100)
+            assert world.parts.timers.pending_count == 6
+            assert bodies(world) == []
+            store.is_replica = False
+            world.parts.timers.wake()
+            await world.clock.sleep_ms(50)
+            assert bodies(world) == [b"0", b"1", b"2"]
+            await world.clock.sleep_ms(2_000)
+            assert bodies(world) == [b"%d" % number for number in range(6)]
+
+    world.run(main)
+
+
+def test_a_replica_whose_log_is_cut_back_forgets_what_was_cut(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving():
+            store, timers = world.parts.store, world.parts.timers
+            store.is_replica = True
+            for number in range(4):
+                _arrive(world, b"%d" % number, 9_000)
+            await world.clock.sleep_ms(10)
+            assert timers.pending_count == 4
+            queue = store.queues.get(TIMER_TOPIC, TIMER_QUEUE)
+            assert queue is not None
+            entry = queue.entry(2)
+            assert entry is not None
+            store.truncate(entry.physical_offset)
+            _arrive(world, b"other", 9_000)
+            await world.clock.sleep_ms(10)
+            assert timers.pending_count == 3
+            store.is_replica = False
+            timers.wake()
+            await world.clock.sleep_ms(10_000)
+            assert bodies(world) == [b"0", b"1", b"other"]
 
     world.run(main)
