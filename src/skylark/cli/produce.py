@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import datetime
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -28,6 +30,7 @@ from .messages import (
 
 GROUP: Final = "SKYLARK_CLI_PRODUCER"
 COUNT_MAX: Final = 1_000_000_000
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 AT_ONCE: Final = 256  # Sends under way at a time.
 READ_BYTES: Final = 64 << 10
 CHUNKS_AHEAD: Final = 4
@@ -57,6 +60,8 @@ def main(argv: Sequence[str] | None = None, *, program: str = "skylark produce")
         metavar="LEVEL",
         help=f"deliver it later: 1 to {DELAY_LEVEL_MAX}",
     )
+    add("--delay", type=_span_ms, metavar="SPAN", help="deliver it after a while: 90s, 5m, 2h, 1d")
+    add("--at", type=_moment_ms, metavar="TIME", help="deliver it then: 2026-11-15T08:00, epoch ms")
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
     return run(program, lambda: _produce(arguments))
 
@@ -89,6 +94,24 @@ async def _produce(arguments: argparse.Namespace) -> int:
     return exits.DONE
 
 
+def _span_ms(text: str) -> int:
+    matched = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text.strip().lower())
+    if matched is None:
+        raise argparse.ArgumentTypeError("expected a number with ms, s, m, h or d, as 90s")
+    return int(matched[1]) * _UNITS_MS[matched[2]]
+
+
+def _moment_ms(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        return int(datetime.datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            "expected a time as 2026-11-15T08:00, or epoch milliseconds"
+        ) from None
+
+
 def _message(arguments: argparse.Namespace, body: bytes) -> Message:
     return checked(
         lambda: Message(
@@ -97,6 +120,8 @@ def _message(arguments: argparse.Namespace, body: bytes) -> Message:
             tag=arguments.tag,
             keys=arguments.key,
             delay_level=arguments.delay_level,
+            delay_ms=arguments.delay,
+            deliver_at_ms=arguments.at,
         )
     )
 
