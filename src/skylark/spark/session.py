@@ -6,6 +6,7 @@ A session of the user's own works as well; these only save the search for what m
                                                 a small task takes
     spark.sql.python.filterPushdown.enabled     so that option pushdown=true works
     spark.sql.shuffle.partitions                2 locally, where 200 would crawl
+    spark.python.authenticate.socketTimeout     a minute, for workers that start on a busy machine
     spark.ui.enabled                            false: no port is opened that nobody asked for
 """
 
@@ -26,6 +27,7 @@ DEFAULTS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
+    "spark.python.authenticate.socketTimeout": "60s",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -50,13 +52,11 @@ def session(
     builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[2]")
     for key, value in {**DEFAULTS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("skylark")` known where Spark does not find it by itself."""
+    """Make `format("skylark")` known where the package is not installed for Spark to find it."""
     from .source import SkylarkDataSource
 
     spark.dataSource.register(SkylarkDataSource)
