@@ -83,6 +83,36 @@ def test_a_broker_that_comes_back_is_read_within_five_seconds(
         assert "pull failed" in caplog.text or "heartbeat failed" in caplog.text
 
 
+def test_a_broker_that_died_before_it_saved_the_first_offsets_is_not_read_twice() -> None:
+    """It knows nothing of the group, and still has what the group has read."""
+    with GroupWorld(queues=2) as world:
+
+        async def scenario() -> None:
+            world.join()
+            await world.until(world.is_shared, seconds=2)
+            async with world.connect() as mq, mq.producer("makers") as producer:
+                for number in range(4):
+                    await send(world, producer, b"%d" % number)
+                # The commits come with the first pulls, and are not on the disk yet.
+                await world.until(lambda: len(world.bodies()) == 4, seconds=2)
+                await world.until(
+                    lambda: sum(world.committed(one) for one in range(2)) == 4, seconds=20
+                )
+                world.parts().offsets.forget_group(GROUP)
+                world.kill("broker-a")
+                await world.sleep(1)
+                world.start("broker-a")
+                await world.serving("broker-a")
+                world.parts().offsets.forget_group(GROUP)
+                await send(world, producer, b"new")
+                await world.until(lambda: len(world.bodies()) == 5, seconds=RECOVERY_S)
+                await world.sleep(7)
+            assert len(world.handled) == 5
+            assert sum(world.committed(one) for one in range(2)) == 5
+
+        world.run(scenario)
+
+
 @pytest.mark.parametrize("way", ["kill", "cut power"])
 def test_a_name_server_that_is_away_stops_nobody_who_knows_the_way(way: str) -> None:
     with GroupWorld(queues=4) as world:

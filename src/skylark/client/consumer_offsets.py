@@ -129,10 +129,7 @@ class RemoteOffsets:
 
     def is_confirmed_by(self, queue: MessageQueue, committed: int | None) -> bool:
         """Whether what is found in store may follow from what we have put there."""
-        kept = self._kept.get(queue)
-        if kept != committed:
-            self._kept.pop(queue, None)  # A crash took some of it: the next commit says it again.
-        return not kept or bool(committed)
+        return not self._kept.get(queue) or bool(committed)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue has left."""

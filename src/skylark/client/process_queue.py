@@ -69,6 +69,7 @@ class ProcessQueue:
         self.is_leaving = False  # It will be dropped as soon as its handlers are done.
         self.running_count = 0  # Batches that are with a handler now.
         self.wakes_puller: asyncio.Future[None] | None = None  # Somebody waits for room.
+        self.last: tuple[int, str] | None = None  # Offset and id of the last message that came.
         self._order = deque[int]()  # Offsets as they came; finished ones leave from the left.
         self._open: dict[int, ReceivedMessage] = {}
         self._bytes = 0
@@ -134,6 +135,8 @@ class ProcessQueue:
         self._order.extend(offsets)
         self._open.update(zip(offsets, messages, strict=True))
         self._bytes += sum([message.size_bytes for message in messages])
+        if messages:
+            self.last = (offsets[-1], messages[-1].message_id)
         assert next_offset >= self.next_offset, f"{self!r}: pulled backwards to {next_offset}"
         self.next_offset = next_offset
 

@@ -11,7 +11,7 @@ import logging
 from abc import abstractmethod
 from typing import Final
 
-from ..errors import BrokerError, NoRoute, TransportError
+from ..errors import BrokerError, InvalidBody, NoRoute, TransportError
 from .process_queue import ProcessQueue
 from .queue_holder import QueueHolder
 
@@ -54,24 +54,27 @@ class QueueKeeper(QueueHolder):
         """Ask the broker whether what we hold of a queue still counts; False if it cannot say.
 
         A broker that knows nothing of what we committed has begun anew, and so has its queue, even
-        where it has grown to the same offsets again; one that is further on than we are has had
-        another owner meanwhile. In both cases we begin anew as well.
+        where it has grown to the same offsets again; unless it still has the last message that we
+        got, and only died before it saved our commit. One that is further on than we are has had
+        another owner meanwhile. Where it is not as it was, we begin anew as well.
         """
         place = queue.queue
         try:
             committed = await self._offsets.read(place)
-        except (NoRoute, TransportError, BrokerError) as error:
+            is_same = self._offsets.is_confirmed_by(place, committed) or await self._has_last(queue)
+        except (NoRoute, TransportError, BrokerError, InvalidBody) as error:
             logger.debug("queue=%s cannot be confirmed yet: %s", queue, error)
             return False
         if queue.is_dropped:
             return True
         # Whoever polls may go where it likes; its place says nothing of other owners.
         was_elsewhere = not self._is_lite and (committed or 0) > queue.commit_offset
-        if was_elsewhere or not self._offsets.is_confirmed_by(place, committed):
+        if was_elsewhere or not is_same:
             logger.warning(
                 "group=%s queue=%s is at %d, and its broker has %s: it begins anew",
                 *(self._group, queue, queue.commit_offset, committed),
             )
+            self._offsets.forget(place)
             self._discard(queue)
             self._begin_soon()
             return True
@@ -80,8 +83,20 @@ class QueueKeeper(QueueHolder):
             if answers.get(place) is None or queue.is_dropped:
                 return queue.is_dropped
             queue.locked_at_ms = answers[place]
+        self._offsets.forget(place)  # A crash may have taken some of it: it is said again.
         queue.is_doubtful = False
         return True
+
+    async def _has_last(self, queue: ProcessQueue) -> bool:
+        if queue.last is None:
+            return False
+        offset, message_id = queue.last
+        broker = self._session.broker(self._address_of(queue.queue))
+        answer = await broker.peek(group=self._group, queue=queue.queue, offset=offset, count_max=1)
+        return any(
+            found.queue_offset == offset and (found.unique_id or found.offset_id) == message_id
+            for found in answer.messages()
+        )
 
     @abstractmethod
     def _begin_soon(self) -> None:
