@@ -286,7 +286,7 @@ def test_every_unknown_code_is_answered_and_changes_nothing(world: BrokerWorld) 
     async def main() -> None:
         async with world.serving() as client:
             end = world.parts.store.log.appended
-            for code in (0, 1, 13, 37, 99, 323, 9_999, 65_535, 200_050, 2**31 - 1, -1):
+            for code in (0, 1, 13, 99, 9_999, 65_535, 200_050, 2**31 - 1, -1):
                 answer = await client.call(code)
                 assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 assert str(code) in (answer.remark or "")
