@@ -111,3 +111,21 @@ def test_cancelling_must_be_meant(run: Run) -> None:
     code, _, err = run("cancel", "anything")
     assert code == 2
     assert "--yes" in err
+
+
+def test_produce_takes_a_span_or_a_time(
+    broker: DiskBroker, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def produce(*words: str) -> int:
+        code = cli.main(["produce", "Spans", "--body", "x", *words, "-n", broker.address])
+        capsys.readouterr()
+        return code
+
+    assert produce("--delay", "2h") == 0
+    assert produce("--at", "2026-01-01T08:00") == 0  # Past: it is there at once.
+    (row,) = rows(run, "-t", "Spans")
+    assert row["topic"] == "Spans"
+    with pytest.raises(SystemExit) as refused:
+        produce("--delay", "soon")
+    assert refused.value.code == 2
+    assert produce("--delay", "1h", "--delay-level", "3") == 2
