@@ -81,6 +81,11 @@ class Welcome(NamedTuple):
         return _WELCOME.pack(MAGIC, VERSION, *self)
 
 
+def encode_push_header(offset: int, size: int) -> bytes:
+    """What goes before the bytes of a push."""
+    return PUSH.pack(offset, size)
+
+
 def encode_push(offset: int, data: bytes | memoryview = b"") -> bytes:
     """A push with its header."""
     return b"".join((PUSH.pack(offset, len(data)), data))
