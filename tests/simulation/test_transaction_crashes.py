@@ -10,9 +10,10 @@ import pytest
 from transaction_crashes import Run, Story
 
 from skylark import Message, StoredMessage
-from skylark.broker import half_messages, transactions
+from skylark.broker import half_messages
 from skylark.broker.half_messages import Ending, Half
 from skylark.broker.processors.send import SendProcessor
+from skylark.broker.transaction_checks import TransactionChecks
 from skylark.broker.transactions import TransactionService
 from skylark.errors import SkylarkError
 from skylark.model.topic import OP_HALF_TOPIC
@@ -59,7 +60,7 @@ def no_op_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
         if ending is Ending.COMMIT and messages:
             results = self._store.put_group(messages)
             for half in halves:
-                self._forget(half)
+                self._halves.remove(half)
             return results
         return mark_over(self, halves, ending, messages)
 
@@ -83,7 +84,7 @@ def copies_are_other_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Any:
         if ending is Ending.MOVED and messages:
             for half in halves:
-                self._look_later(half.queue_offset, self._clock.monotonic_ms() + 10_000)
+                self._halves.look_later(half.queue_offset, self._clock.monotonic_ms() + 9_000)
             return self._store.put_group(messages)
         return mark_over(self, halves, ending, messages)
 
@@ -98,18 +99,18 @@ def copies_are_other_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionService, "_ask", lambda self, check: None)
+    monkeypatch.setattr(TransactionChecks, "_ask", lambda self, check: None)
 
 
 def a_rollback_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = TransactionService._finish
+    finish = TransactionService.finish
 
     def planted(self: TransactionService, half: Half, stored: Any, ending: Ending) -> int:
         if ending is Ending.ROLLBACK:
             ending = Ending.COMMIT
         return finish(self, half, stored, ending)
 
-    monkeypatch.setattr(TransactionService, "_finish", planted)
+    monkeypatch.setattr(TransactionService, "finish", planted)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -127,7 +128,6 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
 def test_a_planted_bug_is_caught(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert transactions.TransactionService is TransactionService
     plant(monkeypatch)
     for seed in [*ASYNC_SEEDS, *SYNC_SEEDS][:10]:
         problems: list[str] = ["it broke"]
@@ -155,7 +155,7 @@ def test_a_commit_whose_op_was_lost_with_the_end_of_the_log_is_not_repeated(
                 await transaction.send(Message("Transfers", b"once"))
             (op,) = mq.messages(OP_HALF_TOPIC)
             mq.faults.kill()
-            files = mq._node.files
+            files = mq._cluster.nodes["broker"].files
             assert files is not None
             (log,) = [path for path in files.all_paths() if "/commitlog/" in path]
             files.overwrite(log, op.physical_offset, bytes(op.size_bytes))

@@ -10,27 +10,24 @@ is not can be read from the log alone, so a restart loses nothing:
     # there on lies at or after the second. They are noted once the log is on the disk that far.
 
 A half is checked when its time is up: transactionTimeOut after it was stored, or what its property
-CHECK_IMMUNITY_TIME_IN_SECONDS says; then every transactionCheckInterval. Before each check it is
-written again with its new count. After transactionCheckMax checks it is put aside. A check that no
-producer could hear is none: it is made up for as soon as one of the group is there.
+CHECK_IMMUNITY_TIME_IN_SECONDS says; then every transactionCheckInterval (transaction_checks.py).
+After transactionCheckMax checks it is put aside. A check that no producer could hear is none: it is
+made up for as soon as one of the group is there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ..clock import Clock
-from ..errors import BrokerError, ConnectionLost, InvalidRecord, LocalProtocolError, StoreError
+from ..errors import BrokerError, InvalidRecord, LocalProtocolError, StoreError
 from ..model.message import Property, StoredMessage, TransactionType
 from ..model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from ..protocol.codes import RequestCode, ResponseCode
-from ..protocol.command import Command
-from ..protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
+from ..protocol.codes import ResponseCode
+from ..protocol.headers import EndTransactionRequest
 from ..protocol.record import decode_dispatch, decode_record
 from ..store import Arrival, MessageStore, PutMessage, PutResult, PutStatus
 from . import half_messages
@@ -42,17 +39,16 @@ from .half_messages import HALF_QUEUE, TRANSACTION_GROUP, Ending, Half, Target, 
 from .identity import Identity
 from .observer import Observer
 from .offsets import ConsumerOffsets
+from .pending_halves import PendingHalves
 from .topics import TopicTable
+from .transaction_checks import TransactionChecks
 
 logger = logging.getLogger(__name__)
 
-_BATCH_MAX: Final = 64
 _NOTE_MS: Final = 1_000  # How often progress is noted while there is some.
-_IDLE_MS: Final = 3_600_000
-_RETRY_MS: Final = 1_000
 _HOUR_MS: Final = 3_600_000
+_FOUND_MAX: Final = 64  # Messages with one id that are looked at.
 _ENDINGS_MAX: Final = 65_536  # How many transactions that are over are remembered.
-_OPS_MAX: Final = 16_384  # So many ops behind a half that nobody can be asked about move it on.
 
 
 class Op(NamedTuple):
@@ -60,15 +56,6 @@ class Op(NamedTuple):
 
     queue_offset: int
     half_offset: int
-
-
-class _Check(NamedTuple):
-    """A question to be asked once the half is safe where the question says it is."""
-
-    half: StoredMessage
-    place: Target
-    queue_offset: int
-    physical_offset: int
 
 
 class Pending(NamedTuple):
@@ -105,30 +92,46 @@ class TransactionService:
         self._offsets = offsets
         self._store = store
         self._arrivals = arrivals
-        self._flusher = flusher
         self._clock = clock
         self._observer = observer
         self._level_max = len(store.config.delay_levels_ms)
-        self._halves: dict[int, Half] = {}  # By queue offset, and in that order.
-        self._by_id: dict[TransactionId, list[int]] = {}
+        self._wake = asyncio.Event()
+        self._halves = PendingHalves(self._wake.set)
+        self._checks = TransactionChecks(
+            live,
+            identity,
+            self,
+            halves=self._halves,
+            clients=clients,
+            store=store,
+            flusher=flusher,
+            clock=clock,
+        )
         self._endings: dict[TransactionId, Ending] = {}
         self._ops: deque[Op] = deque()
         self._op_end = 0  # Ops below this are in _ops, or were.
-        # When to look at a half: those of the ordinary time-out are in order by themselves.
-        self._fresh: deque[tuple[int, int]] = deque()
-        self._later: list[tuple[int, int]] = []
-        # Group → halves that nobody could be asked about; a dict of None, to keep their order.
-        self._unheard: dict[str, dict[int, None]] = {}
-        self._turns: dict[str, int] = {}
-        self._wake = asyncio.Event()
         self._is_changed = False
         self._noted: tuple[int, int, int] | None = None  # (log end, half offset, op offset).
         self._is_watching = False
         self.committed_total = 0
         self.rolled_back_total = 0
         self.given_up_total = 0
-        self.checks_total = 0
         self.damaged_total = 0
+
+    @property
+    def checks_total(self) -> int:
+        """How many questions were asked."""
+        return self._checks.asked_total
+
+    @property
+    def op_count(self) -> int:
+        """How many ops are behind the oldest half that is not over."""
+        return len(self._ops)
+
+    @property
+    def unheard(self) -> dict[str, int]:
+        """How many halves of each group nobody could be asked about."""
+        return self._halves.unheard()
 
     def __len__(self) -> int:
         return len(self._halves)
@@ -138,12 +141,8 @@ class TransactionService:
     def load(self) -> None:
         """Find what is not over; a broker that takes over a store does it again."""
         self._halves.clear()
-        self._by_id.clear()
         self._endings.clear()
         self._ops.clear()
-        self._fresh.clear()
-        self._later.clear()
-        self._unheard.clear()
         self._noted = None
         if not self._is_watching:
             self._is_watching = True
@@ -161,12 +160,12 @@ class TransactionService:
             half = self._loaded(queue_offset)
             if half is None:
                 continue
-            older = list(self._siblings(half))
+            older = self._halves.siblings(half)
             if ended_at.get(half.id, -1) > half.physical_offset:
                 repairs.append((half, Ending.MOVED))
             else:
                 repairs += [(other, Ending.MOVED) for other in older]
-        repairs += [(half, Ending.COMMIT) for half in self._halves.values() if self._is_tail(half)]
+        repairs += [(half, Ending.COMMIT) for half in self._halves if self._is_tail(half)]
         for half, ending in repairs:
             if half.queue_offset in self._halves:
                 self._mark_over([half], ending)
@@ -209,7 +208,7 @@ class TransactionService:
 
     def _is_tail(self, half: Half) -> bool:
         """Whether a half was committed, and the op was lost with the end of the log."""
-        stored = self._stored(half)
+        stored = self._decoded(half.physical_offset, half.size_bytes)
         if stored is None:
             return False
         places = half_messages.commit_places(stored.properties, self._level_max)
@@ -243,8 +242,14 @@ class TransactionService:
             return None
         return self._decoded(entry.physical_offset, entry.size_bytes)
 
-    def _stored(self, half: Half) -> StoredMessage | None:
-        return self._decoded(half.physical_offset, half.size_bytes)
+    def stored(self, half: Half) -> StoredMessage | None:
+        """The message of a half; None where it is damaged or gone. Raises StoreError."""
+        record = self._store.get_by_physical_offset(half.physical_offset, half.size_bytes)
+        try:
+            return None if record is None else decode_record(record)
+        except InvalidRecord as error:
+            logger.error("half message at %d cannot be read: %s", half.physical_offset, error)
+            return None
 
     def _decoded(self, physical_offset: int, size_bytes: int) -> StoredMessage | None:
         try:
@@ -286,39 +291,9 @@ class TransactionService:
             age_ms = self._clock.now_ms() - stored_at_ms
             wait_ms -= max(0, min(age_ms, wait_ms))
         half = Half(queue_offset, physical_offset, size_bytes, stored_at_ms, id)
-        self._halves[queue_offset] = half
-        others = self._by_id.get(id)
-        if others is None:
-            self._by_id[id] = [queue_offset]
-        else:
-            others.append(queue_offset)
-        fresh, due_ms = self._fresh, now_ms + wait_ms
-        if wait_ms == timeout_ms and (not fresh or fresh[-1][0] <= due_ms):
-            if not fresh:
-                self._wake.set()
-            fresh.append((due_ms, queue_offset))
-        else:
-            self._look_later(queue_offset, due_ms)
+        is_ordinary = wait_ms == timeout_ms
+        self._halves.add(half, now_ms + wait_ms, is_ordinary=is_ordinary)
         return half
-
-    def _look_later(self, queue_offset: int, due_ms: int) -> None:
-        later = self._later
-        if not later or due_ms < later[0][0]:
-            self._wake.set()
-        heapq.heappush(later, (due_ms, queue_offset))
-
-    def _forget(self, half: Half) -> None:
-        del self._halves[half.queue_offset]
-        others = self._by_id[half.id]
-        if len(others) == 1:
-            del self._by_id[half.id]
-        else:
-            others.remove(half.queue_offset)
-        unheard = self._unheard.get(half.id.group)
-        if unheard is not None:
-            unheard.pop(half.queue_offset, None)
-            if not unheard:
-                del self._unheard[half.id.group]
 
     def _remember(self, id: TransactionId, ending: Ending) -> None:
         endings = self._endings
@@ -337,10 +312,7 @@ class TransactionService:
         physical_offset = request.commit_log_offset
         stored = self._require(request)
         id = half_messages.id_of(stored.properties, stored.queue_offset)
-        half = self._halves.get(stored.queue_offset)
-        if half is None:
-            others = self._by_id.get(id)
-            half = None if not others else self._halves[others[-1]]
+        half = self._halves.get(stored.queue_offset) or next(reversed(self._halves.of(id)), None)
         if half is None:
             before = self._ending_of(id, stored)
             if before is ending or (before is Ending.GIVEN_UP and ending is Ending.ROLLBACK):
@@ -356,9 +328,8 @@ class TransactionService:
                 id,
             )
         elif half.queue_offset != stored.queue_offset:
-            newest = self._stored(half)
-            stored = stored if newest is None else newest
-        return self._finish(half, stored, ending)
+            stored = self.stored(half) or stored
+        return self.finish(half, stored, ending)
 
     def _require(self, request: EndTransactionRequest) -> StoredMessage:
         """The half that a request means; raises BrokerError unless every field fits it."""
@@ -403,7 +374,7 @@ class TransactionService:
         found = self._store.query(
             place.topic,
             id.key,
-            count_max=_BATCH_MAX,
+            count_max=_FOUND_MAX,
             begin_ms=stored.stored_at_ms - _HOUR_MS,
             end_ms=self._clock.now_ms() + _HOUR_MS,
         )
@@ -413,7 +384,8 @@ class TransactionService:
                 return Ending.COMMIT
         return None
 
-    def _finish(self, half: Half, stored: StoredMessage, ending: Ending) -> int:
+    def finish(self, half: Half, stored: StoredMessage, ending: Ending) -> int:
+        """End a transaction; returns the log end. Raises BrokerError where it cannot be stored."""
         messages = []
         if ending is Ending.COMMIT:
             place = half_messages.real_place(stored.properties)
@@ -434,13 +406,8 @@ class TransactionService:
         elif ending is Ending.GIVEN_UP:
             self._topics.create_own(TRANS_CHECK_MAX_TIME_TOPIC, queue_nums=1)
             messages.append(half_messages.given_up_message(stored))
-        results = self._mark_over([half, *self._siblings(half)], ending, messages)
-        if results[0].status is not PutStatus.PUT_OK:
-            raise BrokerError(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"the end of the transaction is not stored: {results[0].status.name}; the half "
-                "message stays, and its producer is asked again",
-            )
+        results = self._mark_over([half, *self._halves.siblings(half)], ending, messages)
+        self._require_stored(results)
         if ending is Ending.COMMIT:
             self.committed_total += 1
             place = half_messages.real_place(stored.properties)
@@ -448,13 +415,32 @@ class TransactionService:
                 self._observer.stored(place.topic, 1, results[0].size_bytes)
         elif ending is Ending.ROLLBACK:
             self.rolled_back_total += 1
+        else:
+            self.given_up_total += 1
         return results[-1].end
 
-    def _siblings(self, half: Half) -> Iterator[Half]:
-        """The other halves of a transaction that are not over."""
-        for offset in self._by_id.get(half.id, ()):
-            if offset != half.queue_offset:
-                yield self._halves[offset]
+    def replace(self, half: Half, copy: PutMessage) -> list[PutResult]:
+        """Let a copy take a half's place; raises BrokerError where it cannot be stored."""
+        results = self._mark_over([half], Ending.MOVED, [copy])
+        self._require_stored(results)
+        return results
+
+    def pass_over(self, half: Half) -> None:
+        """Give up a half that cannot be read; raises BrokerError where that cannot be stored."""
+        logger.error(
+            "half=%d at %d is damaged and passed over", half.queue_offset, half.physical_offset
+        )
+        self._require_stored(self._mark_over([half], Ending.DAMAGED))
+        self.damaged_total += 1
+
+    @staticmethod
+    def _require_stored(results: list[PutResult]) -> None:
+        if results[0].status is not PutStatus.PUT_OK:
+            raise BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the end of the transaction is not stored: {results[0].status.name}; the half "
+                "message stays, and its producer is asked again",
+            )
 
     def _mark_over(
         self, halves: list[Half], ending: Ending, messages: list[PutMessage] | None = None
@@ -476,7 +462,7 @@ class TransactionService:
             self._ops.append(Op(result.queue_offset, half.queue_offset))
             self._op_end = result.queue_offset + 1
             if half.queue_offset in self._halves:
-                self._forget(half)
+                self._halves.remove(half)
         if ending is not Ending.MOVED:
             self._remember(halves[0].id, ending)
         if not self._is_changed:
@@ -484,13 +470,13 @@ class TransactionService:
             self._wake.set()
         return results
 
-    # Checking.
+    # While it runs.
 
     async def run(self) -> None:
-        """Look at half messages whose time is up, for ever."""
+        """Look at half messages whose time is up, and note progress, for ever."""
         while True:
             self._wake.clear()
-            wait_ms = await self._check_due()
+            wait_ms = await self._checks.run_due()
             if self._note_progress():
                 wait_ms = min(wait_ms, _NOTE_MS)
             if wait_ms <= 0:
@@ -504,147 +490,7 @@ class TransactionService:
 
     def _producer_came(self, group: str) -> None:
         """A producer has joined a group: it may know what the others could not be asked."""
-        now_ms = self._clock.monotonic_ms()
-        for queue_offset in self._unheard.pop(group, ()):
-            self._look_later(queue_offset, now_ms)
-            self._wake.set()
-
-    async def _check_due(self) -> int:
-        """Ask about a batch of what is due; return for how long nothing more will be."""
-        if self._store.is_replica:
-            return _IDLE_MS
-        now_ms = self._clock.monotonic_ms()
-        checks: list[_Check] = []
-        end = 0
-        for queue_offset in self._take_due(now_ms):
-            try:
-                found = self._look_at(self._halves[queue_offset], now_ms)
-            except (StoreError, BrokerError) as error:
-                logger.warning("half=%d looked at again later: %s", queue_offset, error)
-                self._look_later(queue_offset, now_ms + max(_RETRY_MS, self._interval_ms))
-                continue
-            if found is not None:
-                check, copy_end = found
-                checks.append(check)
-                end = max(end, copy_end)
-        if checks:
-            if self._store.config.is_sync_flush and not self._store.is_flushed(end):
-                try:
-                    await self._flusher.flushed(end)
-                except StoreError as error:
-                    logger.error("checks are not made, the store has failed: %s", error)
-                    return _IDLE_MS
-            for check in checks:
-                self._ask(check)
-        return self._wait_ms()
-
-    @property
-    def _interval_ms(self) -> int:
-        return self._live.current.transaction_check_interval
-
-    def _take_due(self, now_ms: int) -> list[int]:
-        due: list[int] = []
-        while len(due) < _BATCH_MAX:
-            if self._fresh and self._fresh[0][0] <= now_ms:
-                queue_offset = self._fresh.popleft()[1]
-            elif self._later and self._later[0][0] <= now_ms:
-                queue_offset = heapq.heappop(self._later)[1]
-            else:
-                break
-            if queue_offset in self._halves and queue_offset not in due:
-                due.append(queue_offset)
-        return due
-
-    def _wait_ms(self) -> int:
-        dues = [queue[0][0] for queue in (self._fresh, self._later) if queue]
-        if not dues:
-            return _IDLE_MS
-        return max(0, min(_IDLE_MS, min(dues) - self._clock.monotonic_ms()))
-
-    def _look_at(self, half: Half, now_ms: int) -> tuple[_Check, int] | None:
-        """Decide what becomes of a half whose time is up."""
-        stored = self._stored(half)
-        if stored is None:
-            # What cannot be read must not hold up what can.
-            logger.error(
-                "half=%d at %d is damaged and passed over", half.queue_offset, half.physical_offset
-            )
-            self.damaged_total += 1
-            self._require_stored(self._mark_over([half], Ending.DAMAGED))
-            return None
-        config = self._live.current
-        times = half_messages.check_times(stored.properties)
-        age_ms = self._clock.now_ms() - half_messages.since_ms(stored)
-        place = half_messages.real_place(stored.properties)
-        is_old = age_ms > self._store.config.file_reserved_time * _HOUR_MS
-        if times >= config.transaction_check_max or is_old or place is None:
-            logger.warning(
-                "group=%s half=%d id=%s given up after %d checks, now in %s",
-                half.id.group, half.queue_offset, half.id.key, times, TRANS_CHECK_MAX_TIME_TOPIC,
-            )  # fmt: skip
-            self._finish(half, stored, Ending.GIVEN_UP)
-            self.given_up_total += 1
-            return None
-        is_heard = any(not m.peer.is_closed for m in self._clients.producers_of(half.id.group))
-        if not is_heard:
-            self._unheard.setdefault(half.id.group, {})[half.queue_offset] = None
-            if len(self._ops) < _OPS_MAX:
-                self._look_later(half.queue_offset, now_ms + self._interval_ms)
-                return None
-        copy = half_messages.copy_message(stored, times + 1 if is_heard else times)
-        if copy is None:  # There is no room to count, so it is asked about for as long as it lasts.
-            self._look_later(half.queue_offset, now_ms + self._interval_ms)
-            return _Check(stored, place, half.queue_offset, half.physical_offset), 0
-        results = self._mark_over([half], Ending.MOVED, [copy])
-        self._require_stored(results)
-        if not is_heard:
-            return None
-        check = _Check(stored, place, results[0].queue_offset, results[0].physical_offset)
-        return check, results[-1].end
-
-    @staticmethod
-    def _require_stored(results: list[PutResult]) -> None:
-        if results[0].status is not PutStatus.PUT_OK:
-            raise BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, results[0].status.name)
-
-    def _ask(self, check: _Check) -> None:
-        """Send a question to one producer of the group, each in turn."""
-        stored = check.half
-        group = stored.properties.get(Property.PGROUP, "")
-        key = stored.properties.get(Property.UNIQ_KEY)
-        header = CheckTransactionStateRequest(
-            tran_state_table_offset=check.queue_offset,
-            commit_log_offset=check.physical_offset,
-            msg_id=key,
-            transaction_id=key,
-            offset_msg_id=f"{self._identity.id_prefix}{check.physical_offset:016X}",
-            broker_name=self._identity.name,
-        )
-        try:
-            body = half_messages.check_body(
-                stored, check.place, half=(check.queue_offset, check.physical_offset)
-            )
-        except LocalProtocolError as error:
-            logger.error("half=%d cannot be asked about: %s", check.queue_offset, error)
-            return
-        members = self._clients.producers_of(group)
-        turn = self._turns[group] = self._turns.get(group, -1) + 1
-        for step in range(len(members)):
-            peer = members[(turn + step) % len(members)].peer
-            if peer.is_closed:
-                continue
-            try:
-                peer.notify(
-                    Command.request(
-                        RequestCode.CHECK_TRANSACTION_STATE, header.to_fields(), body, oneway=True
-                    )
-                )
-            except ConnectionLost as error:
-                logger.info("peer=%s not asked about a half message: %s", peer.address, error)
-                continue
-            self.checks_total += 1
-            return
-        logger.info("group=%s half=%d nobody is there to ask", group, check.queue_offset)
+        self._halves.somebody_came(group, self._clock.monotonic_ms())
 
     # Progress.
 
@@ -674,25 +520,25 @@ class TransactionService:
     @property
     def first_offset(self) -> int:
         """Every half message below this queue offset is over."""
-        for queue_offset in self._halves:
-            return queue_offset
+        first = self._halves.first
+        if first is not None:
+            return first.queue_offset
         return self._store.max_offset(HALF_TOPIC, HALF_QUEUE)
 
     def undelivered_from(self) -> int | None:
         """The physical offset of the oldest half message that is not over."""
-        for half in self._halves.values():
-            return half.physical_offset
-        return None
+        first = self._halves.first
+        return None if first is None else first.physical_offset
 
     # For operators.
 
     def pending(self, count_max: int) -> list[Pending]:
         """The oldest half messages that are not over."""
         found: list[Pending] = []
-        for half in self._halves.values():
+        for half in self._halves:
             if len(found) >= count_max:
                 break
-            stored = self._stored(half)
+            stored = self._decoded(half.physical_offset, half.size_bytes)
             if stored is not None:
                 found.append(
                     Pending(
@@ -718,7 +564,7 @@ class TransactionService:
                 f"{TRANS_CHECK_MAX_TIME_TOPIC}"
             )
         id = half_messages.id_of(stored.properties, stored.queue_offset)
-        halves = [self._halves[offset] for offset in self._by_id.get(id, ())]
+        halves = self._halves.of(id)
         if not halves and self._endings.get(id) in (Ending.COMMIT, Ending.ROLLBACK):
             raise _refused(f"the transaction is over: it ended with a {self._endings[id]}")
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from broker_world import BrokerWorld, Client, records
 
+from skylark.broker.pending_halves import PendingHalves
 from skylark.broker.transactions import TransactionService
 from skylark.errors import BrokerError, CallTimeout
 from skylark.model.message import OffsetId, StoredMessage, TransactionType
@@ -490,10 +491,9 @@ def test_what_nobody_could_be_asked_about_is_remembered_once(world: BrokerWorld)
             half = await send_half(client)
             await world.clock.sleep_ms(3_600_000)
             service = world.parts.transactions
-            assert {group: len(known) for group, known in service._unheard.items()} == {GROUP: 1}
+            assert service.unheard == {GROUP: 1}
             await end(client, half, ROLLBACK)
-            assert not service._unheard
-            assert not service._by_id
+            assert (service.unheard, len(service)) == ({}, 0)
 
     world.run(main)
 
@@ -593,34 +593,34 @@ def test_a_commit_that_cannot_be_stored_is_made_up_for_by_the_next_check(
 def test_a_loop_that_stops_at_a_bad_half_message_would_be_noticed(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_due = TransactionService._take_due
+    take_due = PendingHalves.take_due
 
-    def planted(self: TransactionService, now_ms: int) -> list[int]:
-        due = take_due(self, now_ms)
+    def planted(self: PendingHalves, now_ms: int, count_max: int) -> list[int]:
+        due = take_due(self, now_ms, count_max)
         for at, offset in enumerate(due):
-            if self._stored(self._halves[offset]) is None:
+            if world.parts.transactions.stored(self[offset]) is None:
                 for other in due[at:]:
-                    self._look_later(other, now_ms + 1_000)
+                    self.look_later(other, now_ms + 1_000)
                 return due[:at]
         return due
 
-    monkeypatch.setattr(TransactionService, "_take_due", planted)
+    monkeypatch.setattr(PendingHalves, "take_due", planted)
     assert beside_a_bad_one(world) == [b"1"]
 
 
 def test_a_commit_that_is_dropped_when_it_cannot_be_stored_would_be_noticed(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = TransactionService._finish
+    finish = TransactionService.finish
 
     def planted(self: TransactionService, half: Any, stored: StoredMessage, ending: Any) -> int:
         try:
             return finish(self, half, stored, ending)
         except BrokerError:
-            self._forget(half)
+            self._halves.remove(half)
             raise
 
-    monkeypatch.setattr(TransactionService, "_finish", planted)
+    monkeypatch.setattr(TransactionService, "finish", planted)
     assert after_a_failed_commit(world, monkeypatch) == []
 
 
