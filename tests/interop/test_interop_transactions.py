@@ -80,11 +80,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
         yield name_server.address, home, broker
 
 
-def test_a_java_producer_commits(peers: Peers, place: tuple[str, Path, OurBroker]) -> None:
+@pytest.mark.parametrize("release", ["4", "5"])
+def test_a_java_producer_commits(
+    peers: Peers, clients5: Peers, place: tuple[str, Path, OurBroker], release: str
+) -> None:
     address, home, _ = place
-    with TransactionPeer(peers, home / "java", address, "Committed", "g-commit") as java:
+    topic, client = f"Committed-{release}", {"4": peers, "5": clients5}[release]
+    with TransactionPeer(client, home / "java", address, topic, f"g-commit-{release}") as java:
         java.wait_sent()
-        wait_seen(address, "Committed", NAMES)
+        wait_seen(address, topic, NAMES)
         assert java.checked == []
 
 
@@ -102,14 +106,16 @@ def test_a_java_producer_rolls_back(peers: Peers, place: tuple[str, Path, OurBro
     assert seen(address, "RolledBack") == Counter({"plain": 1})
 
 
+@pytest.mark.parametrize("release", ["4", "5"])
 @pytest.mark.parametrize(("checked", "names"), [("commit", NAMES), ("rollback", set())])
 def test_a_java_producer_that_does_not_know_is_asked(
-    peers: Peers, place: tuple[str, Path, OurBroker], checked: str, names: set[str]
-) -> None:
+    peers: Peers, clients5: Peers, place: tuple[str, Path, OurBroker],
+    checked: str, names: set[str], release: str,
+) -> None:  # fmt: skip
     address, home, _ = place
-    topic = f"Asked-{checked}"
+    topic, client = f"Asked-{checked}-{release}", {"4": peers, "5": clients5}[release]
     with TransactionPeer(
-        peers, home / "java", address, topic, f"g-asked-{checked}",
+        client, home / "java", address, topic, f"g-asked-{checked}-{release}",
         executed="unknown", checked=checked,
     ) as java:  # fmt: skip
         java.wait_sent()
