@@ -260,7 +260,10 @@ class RaftWorld:
         return max(found, key=lambda n: n.raft.term if n.raft else 0, default=None)
 
 
-FAULTS = ("crash", "crash", "cut", "cut", "one way", "isolate leader", "loss", "crash all", "pause")
+FAULTS = (
+    "crash", "crash", "cut", "cut", "one way", "isolate leader", "loss", "crash all", "pause",
+    "transfer",
+)  # fmt: skip
 
 
 def trouble(world: RaftWorld, end_ms: int) -> None:
@@ -272,7 +275,17 @@ def trouble(world: RaftWorld, end_ms: int) -> None:
         lasts = min(rng.randrange(100, 3_000), end_ms - at)
         world.at(at - world.now_ms, _fault(world, rng.choice(FAULTS), numbers, lasts))
         at += rng.randrange(200, 2_000)
+    if world.seed % 4 == 0:
+        # One disk only: with two of them lost, what was agreed may be lost as well.
+        number = rng.choice(numbers)
+        world.at(rng.randrange(3_000, end_ms - 5_000), lambda: _replace_disk(world, number))
     world.at(end_ms - world.now_ms, lambda: _over(world))
+
+
+def _replace_disk(world: RaftWorld, number: int) -> None:
+    world.crash(number)
+    world.lose_disk(number)
+    world.at(world.rng.randrange(1, 4_000), lambda: world._restart(number))
 
 
 def _over(world: RaftWorld) -> None:
@@ -304,6 +317,11 @@ def _fault(world: RaftWorld, kind: str, numbers: list[int], lasts: int) -> Calla
             alone = {world.leader.number}
             world.cut(alone, set(numbers) - alone)
             world.at(lasts, world.heal)
+        elif kind == "transfer" and world.leader is not None:
+            leader = world.leader
+            assert leader.raft is not None
+            leader.raft.transfer(rng.choice(numbers))
+            world.work(leader)
         elif kind == "loss":
             world.loss = rng.choice((0.1, 0.3, 0.6))
             world.at(lasts, lambda: setattr(world, "loss", 0.02))

@@ -65,8 +65,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 # By hand.
 
 
-def calm(size: int = 3) -> RaftWorld:
-    world = RaftWorld(1, size)
+def calm(size: int = 3, make: Callable[..., Raft] | None = None) -> RaftWorld:
+    world = RaftWorld(1, size, make=make)
     world.loss = world.late = 0.0
     world.delay_ms = 5
     world.run_until(5_000)
@@ -168,7 +168,13 @@ def test_all_lose_power_at_once_and_nothing_agreed_is_lost() -> None:
 
 def test_a_member_that_lost_its_disk_follows_and_gives_no_vote() -> None:
     """It may have promised, and acknowledged, what it does not know any more."""
-    world = calm()
+    lose_a_disk(Raft)
+    with pytest.raises(AssertionError):
+        lose_a_disk(VotesWithoutItsDisk)
+
+
+def lose_a_disk(make: Callable[..., Raft]) -> None:
+    world = calm(make=make)
     leader = world.leader
     assert leader is not None
     lost, other = (number for number in world.nodes if number != leader.number)
@@ -322,6 +328,13 @@ class CutsWhatWasAgreed(Raft):
             self.log.truncate(max(1, message.entries[0].at - 1))
             self.committed = min(self.committed, self.log.last_index)
         super()._on_append(message)
+
+
+class VotesWithoutItsDisk(Raft):
+    """A lost disk is taken for a new member's."""
+
+    def lost_disk(self) -> None:
+        assert self.may_vote
 
 
 class NoAgreementBefore(Raft):
