@@ -24,9 +24,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ..clock import Clock
 from ..errors import BrokerError, InvalidName
@@ -98,6 +98,7 @@ class FilterServer:
         self._slots: list[_Slot] = []
         self._freed = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._questions = 0
         self.stopped_total = 0
 
@@ -115,17 +116,24 @@ class FilterServer:
         count = self._live.current.filter_server_nums
         self._slots = [_Slot() for _ in range(count if self._workers is not None else 0)]
         async with asyncio.TaskGroup() as self._group:
-            started = [self._group.create_task(self._prepare(slot)) for slot in self._slots]
+            for slot in self._slots:
+                self._spawn(self._prepare(slot))
             try:
                 yield
             finally:
-                for task in started:
+                # A stop does not wait for predicates; their pulls are gone with the connections.
+                for task in self._tasks:
                     task.cancel()
-                self._freed.set()
         self._group = None
         for slot in self._slots:
             if slot.worker is not None:
                 await slot.worker.close()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        assert self._group is not None
+        task = self._group.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _prepare(self, slot: _Slot) -> None:
         """Have a worker ready before it is needed; a failure shows when it is."""
@@ -250,7 +258,7 @@ class FilterServer:
             done(PredicateFailed("the filter servers are busy; try again in a second"))
             return
         self._questions += 1
-        self._group.create_task(self._judge(predicate, candidates, done))
+        self._spawn(self._judge(predicate, candidates, done))
 
     async def _judge(
         self, predicate: PredicateVersion, candidates: Sequence[Candidate], done: Done

@@ -10,6 +10,7 @@ import pytest
 from broker_world import BrokerWorld, Client, records
 
 from skylark.broker.filter_server import QUESTIONS_MAX, VERSIONS_KEPT
+from skylark.errors import ConnectionLost
 from skylark.model.group import Subscription
 from skylark.protocol import acl
 from skylark.protocol.bodies import CheckClientConfigBody, ConsumerData
@@ -252,6 +253,26 @@ def test_a_predicate_that_is_stopped_rests_and_the_broker_goes_on(
         assert (await client.pull("T", tags="hostile", expressionType="PYTHON")).code == 0
 
     _serving(world, main)
+
+
+def test_a_stop_does_not_wait_for_a_predicate(world: BrokerWorld, workers: FakeWorkers) -> None:
+    async def run() -> None:
+        async with world.connected() as client:
+            async with world.running(**ON, stop_grace_ms=0):
+                await world.clock.sleep_ms(10)
+                await _fill(client, 1)
+                await _upload(client, "hostile", 1, "loops")
+                asked = asyncio.ensure_future(
+                    client.pull("T", tags="hostile", expressionType="PYTHON")
+                )
+                await world.clock.sleep_ms(50)
+                stopped_at_ms = world.clock.monotonic_ms()
+            assert world.clock.monotonic_ms() - stopped_at_ms < 500
+            with pytest.raises(ConnectionLost):
+                await asked
+
+    world.run(run)
+    assert workers.started == workers.closed
 
 
 def test_a_predicate_that_raises_says_so(world: BrokerWorld, workers: FakeWorkers) -> None:
