@@ -497,6 +497,7 @@ public final class BrokerPeer {
     private static void request(String servers, String topic, String group, int count) throws Exception {
         DefaultMQProducer replies = producer(servers, group + "-replies");
         DefaultMQPushConsumer consumer = consumer(servers, topic, group);
+        CountDownLatch replied = new CountDownLatch(count); // An answer arrives before its sender knows that it did.
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
                 if (message.getProperty(MessageConst.PROPERTY_MESSAGE_REPLY_TO_CLIENT) == null) {
@@ -505,6 +506,7 @@ public final class BrokerPeer {
                 try {
                     String answer = "re: " + text(message);
                     replies.send(MessageUtil.createReplyMessage(message, answer.getBytes(StandardCharsets.UTF_8)), 5000);
+                    replied.countDown();
                 } catch (Exception error) {
                     say("failed %s", error);
                 }
@@ -535,6 +537,7 @@ public final class BrokerPeer {
             }
             answered += answer.get(20, TimeUnit.SECONDS).equals("re: ask-" + i) ? 1 : 0;
         }
+        replied.await(10, TimeUnit.SECONDS);
         say("answered %d", answered);
         producer.shutdown();
         consumer.shutdown();
