@@ -82,8 +82,6 @@ SAYS = {
         r"^came again: \['later', 'nothing', 'raise'\]$"
     ],
 }  # fmt: skip
-# They start servers of their own, and have tests of their own.
-ELSEWHERE = {"demo.py", "nameserver_demo.py"}
 
 
 @pytest.fixture(scope="module")
