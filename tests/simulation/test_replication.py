@@ -299,3 +299,20 @@ def test_our_consumer_goes_on_at_the_replica_and_back_without_rewind_or_gap(seed
 
     with ReplicaWorld(60 + seed) as world:
         world.run(scenario)
+
+
+def test_a_new_topic_reaches_the_replica_with_its_first_messages() -> None:
+    """Not with the next copy of the tables: the master's disk may be gone by then."""
+
+    async def scenario(world: ReplicaWorld) -> None:
+        await world.wait_following()
+        (replica,) = world.replicas
+        await world.cluster.clock.sleep_ms(1_500)
+        async with world.sender() as broker:
+            assert await world.send(broker) == "SEND_OK"
+            await eventually(
+                lambda: world.parts(replica).topics.get(TOPIC) is not None, within_ms=1_000
+            )
+
+    with ReplicaWorld(70, slave_sync_interval_ms=60_000) as world:
+        world.run(scenario)

@@ -305,6 +305,8 @@ class Broker:
             offsets=parts.offsets,
             delay=parts.delay,
             interval_ms=lambda: self._live.current.slave_sync_interval_ms,
+            is_following=lambda: parts.replication.is_following,
+            known_queues=lambda: parts.store.queues.names,
         )
 
     def _address_book(

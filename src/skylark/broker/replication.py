@@ -167,8 +167,8 @@ class Replication:
 
     @property
     def is_following(self) -> bool:
-        """Whether a connection to the master is up."""
-        return self._line is not None
+        """Whether a connection to the master is up, and the master has answered."""
+        return self._line is not None and self._line.is_answered
 
     async def follow(self) -> None:
         """Follow the master for ever."""

@@ -6,13 +6,16 @@
     43     consumer offsets      whole, but for commits made here that the master has yet to hear of
     45     delay offsets         whole
 
-All else is in the log, or built from it.
+All else is in the log, or built from it. A copy is made at once when the replica begins to follow,
+and when messages arrive of a topic that it does not know: without its topic, a message that is safe
+here could not be read.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from ..clock import Clock
 from ..errors import BrokerError, InvalidBody, StoreError, TransportError
@@ -24,7 +27,7 @@ from .topics import TopicTable
 
 logger = logging.getLogger(__name__)
 
-FIRST_MS = 3_000
+LOOK_MS = 500
 CALL_TIMEOUT_MS = 3_000
 
 
@@ -41,6 +44,8 @@ class SlaveSync:
         offsets: ConsumerOffsets,
         delay: DelayService,
         interval_ms: Callable[[], int],
+        is_following: Callable[[], bool],
+        known_queues: Callable[[], AbstractSet[tuple[str, int]]],
     ) -> None:
         self._master = master
         self._clock = clock
@@ -49,16 +54,33 @@ class SlaveSync:
         self._offsets = offsets
         self._delay = delay
         self._interval_ms = interval_ms
+        self._is_following = is_following
+        self._known_queues = known_queues
+        self._was_following = False
+        self._queue_count = 0
         self._is_failing = False
         self.synced_total = 0
         offsets.follow()
 
     async def run(self) -> None:
         """Copy for ever."""
-        await self._clock.sleep_ms(min(FIRST_MS, self._interval_ms()))
+        due_ms = self._clock.monotonic_ms()
         while True:
-            await self.sync()
-            await self._clock.sleep_ms(self._interval_ms())
+            await self._clock.sleep_ms(min(LOOK_MS, self._interval_ms()))
+            if self._has_news() or self._clock.monotonic_ms() >= due_ms:
+                await self.sync()
+                due_ms = self._clock.monotonic_ms() + self._interval_ms()
+
+    def _has_news(self) -> bool:
+        """Whether the tables may lack something that is needed now."""
+        before, self._was_following = self._was_following, self._is_following()
+        if self._was_following and not before:
+            return True
+        queues = self._known_queues()
+        if len(queues) == self._queue_count:
+            return False
+        self._queue_count = len(queues)
+        return any(self._topics.get(topic) is None for topic, _ in queues)
 
     async def sync(self) -> bool:
         """Copy once; False where it did not work, which the next time will."""

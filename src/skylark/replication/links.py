@@ -367,8 +367,7 @@ class MasterLine(asyncio.Protocol):
         self._flushing: asyncio.Future[bool] | None = None
         self._told = -1
         self._told_ms = self._heard_ms = clock.monotonic_ms()
-        # Whether the master has said that there is nothing more.
-        self.caught_up = asyncio.Event()
+        self.is_answered = False  # The master has sent something, if only a heartbeat.
 
     async def follow(self, network: Network) -> None:
         """Connect and follow until the connection ends; raises what ended it."""
@@ -418,8 +417,7 @@ class MasterLine(asyncio.Protocol):
                 data = self._take_greeting(data)
             for push in self._pushes.feed(data):
                 self._replica.apply(push)
-                if not push.data and push.offset == self._replica.appended:
-                    self.caught_up.set()
+                self.is_answered = True
         except (RemoteProtocolError, StoreError) as error:
             self._end(error)
             return
