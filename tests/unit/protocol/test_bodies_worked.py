@@ -68,11 +68,34 @@ from skylark.protocol.bodies import (
     TopicOffset,
     TopicRouteBody,
     TopicStatsBody,
+    WaitingList,
+    WaitingMessage,
     wants_standard_json,
 )
 
 MQ = MessageQueue(topic="T", broker_name="b", queue_id=0)
 MQ_TEXT = '{"brokerName":"b","queueId":0,"topic":"T"}'
+WAITING = WaitingMessage(
+    topic="T",
+    queue_id=1,
+    due_ms=9,
+    stored_at_ms=8,
+    queue_offset=3,
+    offset_id="7F",
+    unique_id="U",
+    keys="k",
+    tag="A",
+    size_bytes=200,
+    repeat_id="r",
+    rule="every 1000",
+    zone="UTC",
+    repeat_count=2,
+)
+WAITING_TEXT = (
+    '{"dueMs":9,"keys":"k","msgId":"U","offsetMsgId":"7F","queueId":1,"queueOffset":3,'
+    '"repeatCount":2,"repeatId":"r","rule":"every 1000","storeSize":200,"storeTimestamp":8,'
+    '"tag":"A","topic":"T","zone":"UTC"}'
+)
 TOPIC_TEXT = (
     '{"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG","topicName":"T",'
     '"topicSysFlag":0,"writeQueueNums":8}'
@@ -282,6 +305,8 @@ EXAMPLES: list[tuple[Body, str]] = [
     ),
     (ConsumerOffsetTable({"T@g": {0: 5, 1: 6}}), '{"offsetTable":{"T@g":{0:5,1:6}}}'),
     (DelayOffsetTable({1: 1, 3: 1}), '{"offsetTable":{1:1,3:1}}'),
+    (WAITING, WAITING_TEXT),
+    (WaitingList((WAITING,), 7), f'{{"messages":[{WAITING_TEXT}],"total":7}}'),
 ]
 
 
