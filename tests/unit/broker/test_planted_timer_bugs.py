@@ -141,9 +141,23 @@ BUGS: dict[str, tuple[Planting, Callable[[BrokerWorld], None]]] = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     plant, check = BUGS[name]
-    world = BrokerWorld()
+    worlds: list[BrokerWorld] = []
+
+    class Recorded(BrokerWorld):
+        def __init__(self) -> None:
+            super().__init__()
+            worlds.append(self)
+
+    world = Recorded()
     try:
-        with plant(), pytest.raises((AssertionError, SkylarkError)):
+        with (
+            plant(),
+            mock.patch.object(test_delay, "BrokerWorld", Recorded),
+            mock.patch.object(test_timers, "BrokerWorld", Recorded),
+            pytest.raises((AssertionError, SkylarkError)),
+        ):
             check(world)
     finally:
-        world.loop.close()
+        # The test that failed has left its loops open.
+        for made in worlds:
+            made.loop.close()
