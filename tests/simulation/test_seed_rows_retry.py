@@ -217,6 +217,37 @@ def test_a_dead_letter_can_be_read_and_sent_once_more(mq: MemoryBroker) -> None:
     mq.run(scenario)
 
 
+def test_an_operator_sends_a_dead_letter_to_its_group_again(mq: MemoryBroker) -> None:
+    """RE-26: only that group sees it, once more, from its first try on."""
+    handler = Handler(mq, lambda: ToDlq("hopeless"))
+    others = Handler(mq, None)
+
+    async def scenario() -> None:
+        async with mq.connect() as client, client.producer("makers") as producer:
+            await producer.send(Message("Orders", b"x", tag="T", keys=["o-1"]))
+            async with (
+                client.consumer("billing", "Orders", handler, consume_from="first"),
+                client.consumer("shipping", "Orders", others, consume_from="first"),
+                AdminClient(mq.connect()) as admin,
+            ):
+                await mq.clock.wait_for(lambda: mq.dead_letters("billing"))
+                assert [one async for one in admin.dead_letters("shipping")] == []
+                (letter,) = [one async for one in admin.dead_letters("billing")]
+                assert (letter.origin, letter.message.body) == ("Orders", b"x")
+                handler.problem = None
+                await admin.resend_dead_letter(letter)
+                await mq.clock.wait_for(lambda: len(handler.got) == 2)
+                await mq.clock.advance(minutes=1)
+        _, again = handler.got
+        assert (again.body, again.tag, again.keys) == (b"x", "T", ("o-1",))
+        assert again.topic == "Orders"
+        assert again.reconsume_times == 0
+        assert len(others.got) == 1
+        assert len(handler.got) == 2
+
+    mq.run(scenario)
+
+
 def test_dead_letters_expire_with_the_log() -> None:
     """RE-24: after fileReservedTime, which is 72 hours unless set, as for all messages."""
     hours = ";".join(f"{hour:02}" for hour in range(24))

@@ -33,6 +33,7 @@ from ..model.queue import MessageQueue
 from ..model.route import BrokerData, TopicRoute
 from ..model.topic import TopicConfig, dlq_topic, is_retry_topic, is_system_topic, retry_topic
 from ..remote import RemoteBroker
+from .dead_letters import DeadLetterActions
 from .figures import (
     BrokerFigures,
     FoundMessage,
@@ -70,7 +71,7 @@ def connect(namesrv_addr: str | None = None, **settings: Any) -> AdminClient:
     return AdminClient(connect_client(namesrv_addr, **settings))
 
 
-class AdminClient(TimerActions):
+class AdminClient(TimerActions, DeadLetterActions):
     """An operator's view of a cluster; an async context manager."""
 
     def __init__(self, client: Client) -> None:

@@ -33,6 +33,7 @@ NOUNS = {
     "topic": "skylark.cli.topic",
     "group": "skylark.cli.group",
     "message": "skylark.cli.message",
+    "dlq": "skylark.cli.dlq",
     "filter": "skylark.cli.filter",
     "transaction": "skylark.cli.transaction",
     "config": "skylark.cli.config",

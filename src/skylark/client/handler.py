@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from .received import ReceivedMessage
-from .verdicts import DONE, Verdict
+from .verdicts import DONE, Signal, Verdict
 
 Said = Verdict | None
 MessageHandler = Callable[[ReceivedMessage], Awaitable[Said] | Said]
@@ -64,7 +64,12 @@ class Handler:
 
 
 def verdict_said(said: object) -> Verdict:
-    """What the return value of a handler stands for: unless it is a verdict, that it is done."""
+    """What the return value of a handler stands for: unless it is a verdict, that it is done.
+
+    A signal that was returned and not raised means the same: nobody makes one for nothing.
+    """
+    if isinstance(said, Signal):
+        return said.verdict
     return said if isinstance(said, Verdict) else DONE
 
 

@@ -74,7 +74,7 @@ class FindCalls(BrokerCaller):
         code = RequestCode.VIEW_MESSAGE_BY_ID
         accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
         answer = await self._call(code, header, timeout_ms=timeout_ms, accepted=accepted)
-        return answer.body if answer.code == ResponseCode.SUCCESS else None
+        return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
     async def query_consume_queue(
         self,
