@@ -41,6 +41,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from broker_ports import free_port
+
 import skylark
 import skylark.broker.app  # So that a fork has it.
 import skylark.logs
@@ -437,18 +439,6 @@ async def _require(answer: Any) -> None:
 def _loads(text: str) -> Any:
     """RocketMQ's files have numbers as keys."""
     return json.loads(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text))
-
-
-def free_port() -> int:
-    """A port with the one two below free as well."""
-    for _ in range(100):
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            with contextlib.suppress(OSError):
-                two.bind(("127.0.0.1", port - 2))
-                return port
-    raise AssertionError("no free ports")
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from broker_ports import free_port
 
 from skylark.protocol.command import Command
 from skylark.protocol.frame import FrameDecoder, encode_frames
@@ -26,18 +27,6 @@ SMALL = [
     "maxIndexNum=20000",
     "diskSpaceAmpleBytes=1048576",
 ]
-
-
-def free_port() -> int:
-    """A port with the one two below free as well."""
-    for _ in range(100):
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            with contextlib.suppress(OSError):
-                two.bind(("127.0.0.1", port - 2))
-                return port
-    raise AssertionError("no free ports")
 
 
 class Running:
