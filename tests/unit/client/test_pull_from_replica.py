@@ -71,6 +71,7 @@ class Wire:
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World({"Orders": 1})
+    world.loop.set_debug(False)  # It makes a run thirty times slower.
     world.broker = Paired(world, {"Orders": 1})
     yield world
     world.loop.close()
