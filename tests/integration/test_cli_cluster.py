@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_ports import free_port
 
 import skylark
 from skylark.cli import main as cli
@@ -22,24 +22,10 @@ from skylark.model.message import Message
 Run = Callable[..., tuple[int, str, str]]
 
 
-def _free_ports() -> tuple[int, int]:
-    """A port, and one whose neighbour two below is free as well."""
-    while True:
-        with socket.socket() as one, socket.socket() as two, socket.socket() as below:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            port = two.getsockname()[1]
-            try:
-                below.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return one.getsockname()[1], port
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data: Path = tmp_path_factory.mktemp("up")
-    namesrv, broker = _free_ports()
+    namesrv, broker = free_port(), free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "skylark.cli", "up", "--data", str(data), "--no-console",
          "--namesrv-port", str(namesrv), "--broker-port", str(broker), "--log-dir", "-",
