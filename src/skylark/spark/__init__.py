@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from .java import find_java as find_java
     from .java import java_environment as java_environment
     from .offsets import DataLoss as DataLoss
-    from .session import register as register
-    from .session import session as session
+    from .sessions import register as register
+    from .sessions import session as session
     from .source import SkylarkDataSource as SkylarkDataSource
 else:
     __getattr__, __dir__ = front_door(
@@ -18,7 +18,7 @@ else:
         {
             "java": ("JavaRuntime", "find_java", "java_environment"),
             "offsets": ("DataLoss",),
-            "session": ("register", "session"),
+            "sessions": ("register", "session"),
             "source": ("SkylarkDataSource",),
         },
     )

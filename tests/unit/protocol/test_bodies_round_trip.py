@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from skylark.errors import InvalidBody
 from skylark.protocol import bodies, fastjson
-from skylark.protocol.bodies import Body, RegisterBrokerBody, ResetOffsetBody, TopicRouteBody
+from skylark.protocol.bodies import (
+    Body,
+    ConsumerFilterData,
+    ConsumerFilterTable,
+    RegisterBrokerBody,
+    ResetOffsetBody,
+    TopicRouteBody,
+)
 
 EVERYTHING = [getattr(bodies, name) for name in dir(bodies)]
 KINDS = [
@@ -30,6 +37,10 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if hint in PLAIN:
         return PLAIN[hint]
+    if hint is ConsumerFilterTable:
+        # A table by topic and group: it has no place for two of one name, nor for their order.
+        filters = st.lists(values_of(ConsumerFilterData), max_size=1)
+        return st.builds(ConsumerFilterTable, filters.map(tuple))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return st.one_of(st.none() if kind is NoneType else values_of(kind) for kind in arguments)

@@ -35,6 +35,8 @@ from skylark.protocol.bodies import (
     ConsumerConnectionBody,
     ConsumerData,
     ConsumeResult,
+    ConsumerFilterData,
+    ConsumerFilterTable,
     ConsumerList,
     ConsumerOffsetTable,
     ConsumerRunningInfo,
@@ -45,12 +47,16 @@ from skylark.protocol.bodies import (
     DataVersionBody,
     DelayOffsetTable,
     GroupList,
+    HalfMessage,
+    HalfMessageList,
     HeartbeatData,
     KVConfigTable,
     KVTable,
     LockBatchRequestBody,
     LockBatchResponseBody,
     OffsetMovedEvent,
+    PredicateTableBody,
+    PredicateVersion,
     ProcessQueueInfo,
     ProducerConnectionBody,
     ProducerInfo,
@@ -132,6 +138,30 @@ STATS_TEXT = (
 )
 CONNECTION = ClientConnection("cid", "ip:port", "JAVA", 409)
 CONNECTION_TEXT = '{"clientAddr":"ip:port","clientId":"cid","language":"JAVA","version":409}'
+
+FILTER = ConsumerFilterData(
+    topic="T",
+    group="g",
+    expression="a > 1",
+    expression_type="SQL92",
+    born_ms=1794726902817,
+    client_version=1794726902859,
+    bit_count=112,
+    positions=(109, 15, 3),
+)
+FILTER_TEXT = (
+    '{"bloomFilterData":{"bitNum":112,"bitPos":[109,15,3]},"bornTime":1794726902817,'
+    '"clientVersion":1794726902859,"consumerGroup":"g","dead":false,"deadTime":0,'
+    '"expression":"a > 1","expressionType":"SQL92","topic":"T"}'
+)
+PREDICATE = PredicateVersion(name="large", version=2, source="x", uploaded_ms=5)
+PREDICATE_TEXT = '{"name":"large","source":"x","uploadedTime":5,"version":2}'
+HALF = HalfMessage("pg", "T", 1, "U1", "AB", 7, 900, "Paid", "k1", 5, 10, 11, 2)
+HALF_TEXT = (
+    '{"bodySize":5,"bornTimestamp":10,"checkTimes":2,"commitLogOffset":900,'
+    '"firstStoreTimestamp":11,"keys":"k1","offsetMsgId":"AB","producerGroup":"pg","queueId":1,'
+    '"tags":"Paid","topic":"T","tranStateTableOffset":7,"transactionId":"U1"}'
+)
 
 EXAMPLES: list[tuple[Body, str]] = [
     (
@@ -307,6 +337,19 @@ EXAMPLES: list[tuple[Body, str]] = [
     (DelayOffsetTable({1: 1, 3: 1}), '{"offsetTable":{1:1,3:1}}'),
     (WAITING, WAITING_TEXT),
     (WaitingList((WAITING,), 7), f'{{"messages":[{WAITING_TEXT}],"total":7}}'),
+    (
+        ConsumerFilterTable((FILTER,)),
+        f'{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{FILTER_TEXT}}},"topic":"T"}}}}}}',
+    ),
+    (FILTER, FILTER_TEXT),
+    (PREDICATE, PREDICATE_TEXT),
+    (PredicateTableBody((PREDICATE,)), f'{{"predicates":[{PREDICATE_TEXT}]}}'),
+    (HALF, HALF_TEXT),
+    (
+        HalfMessageList(1, 2, 3, 4, 5, (HALF,)),
+        f'{{"checks":5,"committed":2,"givenUp":4,"messages":[{HALF_TEXT}],"pending":1,'
+        '"rolledBack":3}',
+    ),
 ]
 
 

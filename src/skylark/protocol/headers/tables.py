@@ -104,6 +104,7 @@ from .send import (
     SendMessageRequestV2,
     SendMessageResponse,
 )
+from .staging import GetDecisionRequest, StageRowsRequest
 from .timer import (
     AddRepeatRequest,
     CancelTimerRequest,
@@ -114,6 +115,7 @@ from .timer import (
 from .transaction import (
     CheckTransactionStateRequest,
     EndTransactionRequest,
+    ListTransactionsRequest,
     ResumeCheckHalfMessageRequest,
 )
 
@@ -123,6 +125,10 @@ REQUEST_HEADERS: Mapping[_Code, type[Header] | None] = MappingProxyType(
         _Code.CANCEL_TIMER: CancelTimerRequest,
         _Code.FIRE_TIMER: FireTimerRequest,
         _Code.ADD_REPEAT: AddRepeatRequest,
+        _Code.LIST_TRANSACTIONS: ListTransactionsRequest,
+        _Code.STAGE_ROWS: StageRowsRequest,
+        _Code.DECIDE_ROWS: None,
+        _Code.GET_DECISION: GetDecisionRequest,
         _Code.SEND_MESSAGE: SendMessageRequest,
         _Code.PULL_MESSAGE: PullMessageRequest,
         _Code.QUERY_MESSAGE: QueryMessageRequest,
