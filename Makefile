@@ -20,6 +20,7 @@ $(STAMP): $(SOURCES)
 
 demo: install
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/pipeline_demo.py
 
 # The compiled path first, then the same codecs and servers again on the pure one.
 test: install
