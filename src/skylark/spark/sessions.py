@@ -23,6 +23,8 @@ from .java import java_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 DEFAULTS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -31,6 +33,7 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
 }
 
 
@@ -50,7 +53,8 @@ def session(
         raise ConfigError("Spark is not installed: pip install 'skylarkmq[spark]'") from error
     builder = SparkSession.builder.appName(name)
     builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[2]")
-    for key, value in {**DEFAULTS, **(settings or {})}.items():
+    quiet = {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile=file:{_LOGGING}"}
+    for key, value in {**DEFAULTS, **quiet, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
