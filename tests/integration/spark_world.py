@@ -36,6 +36,8 @@ def start_spark(warehouse: Path) -> Any:
     """A session as a user makes it: nobody registers our format."""
     os.environ.update(java_environment(os.environ))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # The JVM outlives a session, and its workers import the faults by name: with the first already.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("tests").master("local[2,3]")

@@ -49,12 +49,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    os.environ["PYTHONPATH"] = str(HERE)  # The workers import the faults by name.
     spark = start_spark(tmp_path_factory.mktemp("warehouse"))
     spark.dataSource.register(FaultySource)
     yield spark
     spark.stop()
-    del os.environ["PYTHONPATH"]
 
 
 def fill(cluster: Cluster, topic: str, count: int = ROWS) -> None:
