@@ -155,6 +155,8 @@ def test_an_interruption_ends_it_quietly(address: str) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell in the background lets its children ignore it, and they theirs.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
