@@ -13,7 +13,8 @@ alone.
     java CxT    T threads over C connections, each with one synchronous send under way
     at 2000/s   the same client on a fixed schedule; latency counts from when a send was due
     consume     the official push consumer through a backlog
-    python      our producer with 64 sends under way, and our push consumer, on uvloop
+    python      our producer with 64 sends under way, and our push consumer, on uvloop; then with so
+                many handlers at a time, each of which waits 2 ms: the curve of parallelism
     memory      after all that: anonymous, and resident with the mapped files
 """
 
@@ -39,12 +40,13 @@ from wire import Probe  # noqa: E402
 
 import skylark  # noqa: E402
 from broker import _APACHE_JAVA, cpu_seconds  # noqa: E402
-from skylark import Message  # noqa: E402
+from skylark import Client, Message  # noqa: E402
 
 TOPIC = "BenchmarkTest"
 SHAPES = ((1, 1), (16, 16), (64, 64), (1, 64))
 SIZES = (128, 1024)
 PYTHON_SENDS = 100_000
+HANDLERS = (1, 8, 64, 512, 4_096)
 SMALLER_IS_BETTER = ("start", "p50", "p99", "CPU", "memory")
 
 Figures = dict[str, float]
@@ -165,6 +167,26 @@ async def python_figures(name_server: str, process: Process, found: Figures) -> 
                     last = time.perf_counter()
                     break
         found["python consume, messages/s"] = (count - 1) / (last - begin)
+        for handlers in HANDLERS:
+            found[f"python consume, {handlers} handlers"] = await _handled(mq, topic, handlers)
+
+
+async def _handled(mq: Client, topic: str, handlers: int) -> float:
+    """Messages per second where each takes a handler two milliseconds of waiting."""
+    count = 0
+
+    async def handle(_: object) -> None:
+        nonlocal count
+        await asyncio.sleep(0.002)
+        count += 1
+
+    group = f"handlers-{handlers}"
+    async with mq.consumer(group, {topic: "*"}, handle, consume_from="first", concurrency=handlers):
+        while not count:
+            await asyncio.sleep(0.01)
+        before, begin = count, time.perf_counter()
+        await asyncio.sleep(2)
+        return (count - before) / (time.perf_counter() - begin)
 
 
 def one_run(kind: str, peers: Peers, folder: Path, flush: str, seconds: float) -> Figures:
