@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
 JOBS ?= 2
+# Apache's programs spend much of their time waiting for each other.
+INTEROP_JOBS ?= 3
 
 .PHONY: install demo test lint check bench interop campaign fuzz docs format clean
 
@@ -36,7 +38,7 @@ check: lint test
 
 interop: install
 	$(BIN)/python tests/interop/fetch.py
-	$(PYTEST) -n $(JOBS) --dist loadfile tests/interop
+	$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -240,11 +240,9 @@ def test_an_error_of_the_disk_ends_the_store_as_a_writer_and_nothing_else():
     world.store.on_failure = told.append
 
     async def run():
-        async with world.retention.running():
-            for _ in range(2000):
-                await asyncio.sleep(0)
-                if world.store.failure is not None:
-                    break
+        async with asyncio.timeout(20), world.retention.running():
+            while world.store.failure is None:
+                await asyncio.sleep(0.001)
             await asyncio.sleep(0)
 
     asyncio.run(run())
