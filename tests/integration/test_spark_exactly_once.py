@@ -201,7 +201,8 @@ def archived(spark: Any, cluster: Cluster, root: Path, topic: str, rows_max: int
 
 
 def whole(spark: Any, cluster: Cluster, root: Path, topic: str) -> list[tuple[int, int, int]]:
-    frame = archives.table(spark, root, topic, namesrv=cluster.address)
+    lake = root if (root / "catalogue").exists() else None
+    frame = archives.table(spark, lake, topic, namesrv=cluster.address)
     return sorted((row.queue_id, row.queue_offset, int(bytes(row.body))) for row in frame.collect())
 
 

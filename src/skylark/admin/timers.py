@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -44,17 +45,18 @@ class AddedRepeat:
     due_ms: int
 
 
-class TimerActions:
+class TimerActions(ABC):
     """The part of AdminClient that is about timers."""
 
+    @abstractmethod
     async def brokers(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> list[BrokerData]:
         """The brokers that the name servers know."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _remote(self, address: str) -> RemoteBroker:
-        raise NotImplementedError
+        """Calls to one of them."""
 
     async def timers(
         self,

@@ -9,7 +9,7 @@ import typer
 
 from ..admin import AdminClient
 from ..admin.dead_letters import DeadLetter
-from ..errors import ClientError
+from ..errors import ClientError, ConfigError
 from ..model.topic import DLQ_PREFIX
 from . import asking, render
 
@@ -91,7 +91,7 @@ def resend_command(
     """Let a group have dead letters once more; no other group sees them."""
     wanted = set(ids or ())
     if bool(wanted) == everything:
-        raise ClientError("it is not clear which letters", hint="name their ids, or give --all")
+        raise ConfigError("it is not clear which letters: name their ids, or give --all")
     if everything:
         asking.require_meant(f"send all dead letters of {group} to it again?", yes)
 

@@ -84,11 +84,11 @@ def archive(
     """Copy topics to Parquet files, exactly once, until stopped."""
     from ..spark import archive as archives
 
-    spark = _session(master, conf)
+    topics = _topics(topic)
     query = archives.archive(
-        spark,
+        _session(master, conf),
         root,
-        _topics(topic),
+        topics,
         namesrv=asking.addresses(namesrv),
         once=once,
         trigger=every,
@@ -112,7 +112,9 @@ def status(root: Root, json: asking.Json = False) -> None:
 def compact(root: Root, master: Master = None, conf: Conf = None) -> None:
     """Put the small files of an archive together."""
     from ..spark import archive as archives
+    from ..spark.catalogue import Catalogue
 
+    Catalogue(root).require()  # Before Spark is started for nothing.
     count = archives.compact(_session(master, conf), root)
     typer.echo(f"{count} batches were put together")
 
@@ -135,10 +137,11 @@ def sql(
     """Ask topics with SQL: archive and live log are one table."""
     from ..spark import archive as archives
 
+    topics = _topics(topic)
     spark = _session(master, conf)
     try:
         found: DataFrame = archives.sql(
-            spark, query, _topics(topic), namesrv=asking.addresses(namesrv), root=root
+            spark, query, topics, namesrv=asking.addresses(namesrv), root=root
         )
         rows = [row.asDict() for row in found.limit(limit).collect()]
         names = found.columns

@@ -148,7 +148,7 @@ def table(
     frames: list[DataFrame] = []
     ends: Offsets = {}
     if root is not None:
-        catalogue = Catalogue(root)
+        catalogue = Catalogue(root).require()
         entries = catalogue.entries()  # One snapshot; what is archived from now on is read live.
         paths = [file.path for entry in entries for file in entry.files if file.topic == topic]
         if entries:
@@ -196,7 +196,7 @@ def compact(
     spark: SparkSession, root: str | os.PathLike[str], *, bytes_max: int = COMPACT_BYTES
 ) -> int:
     """Put small batches together, in order, up to a size; how many batches were."""
-    catalogue = Catalogue(root)
+    catalogue = Catalogue(root).require()
     done = 0
     group: list[Entry] = []
     for entry in [*catalogue.entries(), None]:
@@ -238,7 +238,7 @@ def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) ->
 
 def status(root: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What an archive holds, topic by topic."""
-    entries = Catalogue(root).entries()
+    entries = Catalogue(root).require().entries()
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
         for file in entry.files:

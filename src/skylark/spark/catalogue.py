@@ -98,6 +98,14 @@ class Catalogue:
         self.root = Path(text).absolute()
         self._folder = self.root / "catalogue"
 
+    def require(self) -> Catalogue:
+        """Itself, where there is an archive; raises ConfigError."""
+        if not self._folder.is_dir():
+            raise ConfigError(
+                f"archive {self.root}: there is none; make it with `skylark pipeline archive`"
+            )
+        return self
+
     def entries(self) -> list[Entry]:
         """All entries that count, in order; raises StoreUnreadable where one is missing."""
         if not self._folder.is_dir():
@@ -163,15 +171,6 @@ class Catalogue:
                     removed += 1
             note.unlink()
         return removed
-
-    def paths(self, topic: str) -> list[str]:
-        """The files of a topic, as one snapshot."""
-        return [
-            str(self.root / file.path)
-            for entry in self.entries()
-            for file in entry.files
-            if file.topic == topic
-        ]
 
 
 def _sync(folder: Path) -> None:

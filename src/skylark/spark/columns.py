@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +94,7 @@ def pure_batch(
             arrays.append(_repeated(broker, len(messages)))
         elif name == "body":
             bodies = [_body(message) for message in messages]
-            arrays.append(_bodies(pa.array(bodies, pa.binary()), field.type, layout, messages))
+            arrays.append(_bodies(pa.array(bodies, pa.binary()), field.type, layout))
         else:
             arrays.append(pa.array([_VALUES[name](message) for message in messages], field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -159,7 +158,7 @@ def _assemble(
             )
         elif name == "body":
             bodies = pa.Array.from_buffers(pa.binary(), count, buffers)
-            arrays.append(_bodies(bodies, field.type, layout, None))
+            arrays.append(_bodies(bodies, field.type, layout))
         else:
             arrays.append(pa.Array.from_buffers(field.type, count, buffers))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -171,9 +170,7 @@ def _repeated(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def _bodies(
-    bodies: pa.Array, kind: pa.DataType, layout: Layout, messages: Sequence[StoredMessage] | None
-) -> pa.Array:
+def _bodies(bodies: pa.Array, kind: pa.DataType, layout: Layout) -> pa.Array:
     """Bodies as bytes, as text, or parsed."""
     import pyarrow as pa
 

@@ -93,6 +93,11 @@ def test_a_damaged_entry_is_named(tmp_path, content):
         catalogue.entries()
 
 
+def test_an_archive_that_is_not_there_is_said_so(tmp_path):
+    with pytest.raises(ConfigError, match="there is none"):
+        Catalogue(tmp_path / "nowhere").require()
+
+
 def test_an_archive_is_a_directory():
     with pytest.raises(ConfigError, match="directory"):
         Catalogue("s3://bucket/lake")

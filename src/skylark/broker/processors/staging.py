@@ -83,7 +83,7 @@ class StagingProcessor:
                 break
             end = max(end, moved)
             await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
-        await self._wait_safe(max(end, self._store.log.appended if end == 0 else end))
+        await self._wait_safe(end or self._store.log.appended)
         return Response(body=json.dumps(decision.to_json()).encode())
 
     def decision(self, request: Request[GetDecisionRequest], peer: Peer) -> Response:
