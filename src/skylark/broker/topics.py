@@ -74,10 +74,13 @@ class TopicTable:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Go by other settings from now on; raises StoreError if a topic cannot be saved."""
-        self._config = config
+        before, self._config = self._config, config
         missing = self._missing_built_in()
         if missing:
             self._change(missing)
+        elif before.broker_permission != config.broker_permission:
+            # It is shown in every topic, and name servers look no further than the version.
+            self._commit(dict(self._topics), self._version)
 
     def _missing_built_in(self) -> dict[str, TopicConfig]:
         """What every broker has, as far as it is not there in that way."""

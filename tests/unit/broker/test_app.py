@@ -20,7 +20,7 @@ from skylark.nameserver.config import NameServerConfig
 from skylark.net import Channels
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.headers import REQUEST_HEADERS
-from skylark.remote import RemoteNameServer
+from skylark.remote import RemoteBroker, RemoteNameServer
 from skylark.testing import SimHost
 from skylark.testing.files import SimFiles
 
@@ -166,6 +166,25 @@ def test_a_broker_taken_offline_shows_it_in_every_topic(world: BrokerWorld) -> N
             world.running(namesrv_addr=address, broker_permission=4),
         ):
             assert (await server.get_route("TBW102")).queues[0].perm == 4
+
+    world.run(main)
+
+
+def test_a_permission_that_is_taken_and_given_back_is_in_the_routes_within_a_second(
+    world: BrokerWorld,
+) -> None:
+    async def main() -> None:
+        host = world.network.host("10.0.1.1")
+        async with (
+            name_server(world, host) as address,
+            asking(world, address) as server,
+            world.running(namesrv_addr=address),
+        ):
+            remote = RemoteBroker(server._channels, world.address)
+            for permission, shown in (("4", 4), ("6", 7)):
+                await remote.update_config({"brokerPermission": permission})
+                await world.clock.sleep_ms(1_500)
+                assert (await server.get_route("TBW102")).queues[0].perm == shown
 
     world.run(main)
 
