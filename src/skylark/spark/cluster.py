@@ -181,11 +181,15 @@ class Cluster:
 
     def coordinator(self) -> str:
         """The broker that keeps the decisions of jobs: the first by name."""
-        data = self.retried(lambda: self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
-        names = sorted(ClusterInfoBody.from_json(data).cluster.brokers)
+        names = self.broker_names()
         if not names:
             raise TransportError(self.access.namesrv, "no broker is registered")
         return names[0]
+
+    def broker_names(self) -> list[str]:
+        """The brokers that are registered now."""
+        data = self.retried(lambda: self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        return sorted(ClusterInfoBody.from_json(data).cluster.brokers)
 
     def call_broker(self, broker: str, code: int, fields: dict[str, str], body: bytes) -> bytes:
         """Ask the master of that name; the body of its answer."""

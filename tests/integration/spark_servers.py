@@ -1,0 +1,139 @@
+"""A name server and brokers, each a process of its own, for Spark jobs that outlive their brokers.
+
+A keeper starts a broker again whenever one dies, as a service manager does, so whoever wants to
+see a broker die only has to kill it: by its number, which is in a file while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from broker_ports import free_port
+
+from skylark.errors import SkylarkError
+from skylark.spark.cluster import Cluster
+from skylark.spark.options import Access
+
+SETTINGS = {
+    "mappedFileSizeCommitLog": "16777216",
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    "diskSpaceAmpleBytes": "1048576",
+    "listenHost": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "advertisedAddressCheck": "false",
+    "stopGraceMs": "0",
+    "defaultTopicQueueNums": "2",
+}
+_START_S = 60.0
+
+
+class Server:
+    """A command of ours as a process."""
+
+    def __init__(self, name: str, home: Path, *words: str) -> None:
+        self.name = name
+        self._home = home
+        self._words = words
+        self._process: subprocess.Popen[bytes] | None = None
+        home.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "skylark.cli", *self._words, "--log-dir", "-"],
+                stdout=log, stderr=log, env={**os.environ, "HOME": str(self._home)},
+            )  # fmt: skip
+        self.pid_file.write_text(str(self._process.pid))
+
+    @property
+    def pid_file(self) -> Path:
+        """Where the number of the process is."""
+        return self._home / "pid"
+
+    def has_died(self) -> bool:
+        """Whether it was killed, and not started since."""
+        return self._process is not None and self._process.poll() == -signal.SIGKILL
+
+    def end(self, number: int) -> int | None:
+        """Send a signal and wait; the exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(number)
+        return process.wait(30)
+
+
+class Servers:
+    """A name server and brokers, kept running."""
+
+    def __init__(self, home: Path, brokers: int = 2, **settings: str) -> None:
+        self.home = home
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self._name_server = Server(
+            "namesrv", home / "namesrv", "namesrv", "-p", str(port), "--host", "127.0.0.1"
+        )
+        self.brokers = [
+            self._broker(f"broker-{'abcdefgh'[number]}", settings) for number in range(brokers)
+        ]
+        self.deaths = 0  # Brokers that were killed and are started again.
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+
+    def _broker(self, name: str, settings: dict[str, str]) -> Server:
+        values = {
+            **SETTINGS,
+            "brokerName": name,
+            "listenPort": str(free_port()),
+            "storePathRootDir": str(self.home / name / "store"),
+            **settings,
+        }
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        return Server(name, self.home / name, "broker", "-n", self.address, *words)
+
+    def __enter__(self) -> Servers:
+        self._name_server.start()
+        for broker in self.brokers:
+            broker.start()
+        self.wait_serving()
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._over.set()
+        self._keeper.join()
+        for server in [*self.brokers, self._name_server]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.end(signal.SIGTERM)
+            server.end(signal.SIGKILL)
+
+    def wait_serving(self) -> None:
+        """Wait until every broker is registered and answers."""
+        deadline = time.monotonic() + _START_S
+        wanted = {broker.name for broker in self.brokers}
+        while True:
+            cluster = Cluster(Access(self.address, retry_ms=0))
+            try:
+                if wanted <= set(cluster.broker_names()):
+                    return
+            except SkylarkError:
+                pass
+            finally:
+                cluster.close()
+            assert time.monotonic() < deadline, f"{wanted} do not all serve"
+            time.sleep(0.05)
+
+    def _keep(self) -> None:
+        while not self._over.wait(0.05):
+            for broker in self.brokers:
+                if broker.has_died():
+                    self.deaths += 1
+                    broker.start()
