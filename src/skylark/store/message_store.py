@@ -11,6 +11,7 @@ The cursors of a store, in order:
 
     # dispatched <= visible <= flushed <= committed <= appended      with SYNC_FLUSH
     # dispatched <= visible = committed <= appended                  with ASYNC_FLUSH
+    # dispatched <= visible <= agreed, flushed                       as member of a Raft group
 
 Consumers see nothing beyond dispatched. The first flush that fails ends the store as a writer, for
 good: after a failed fsync the kernel may have dropped the very pages it could not write, so a
@@ -217,6 +218,8 @@ class MessageStore:
         self.failure: StoreError | None = None  # Why the store stopped writing for good.
         self.is_disk_full = False  # Set and cleared by retention, and by an append without room.
         self.is_replica = False  # Its log is a master's copy: nothing but append_raw() writes.
+        # As member of a Raft group: how far the members agree; nothing beyond becomes visible.
+        self.agreed: int | None = None
         self.wants_checkpoint = False  # Retention waits for one; a flusher should not take long.
         # Called once when the store ends as a writer, so that nobody waits for a flush in vain.
         self.on_failure: Callable[[StoreError], None] | None = None
@@ -224,6 +227,8 @@ class MessageStore:
         self.on_append: Callable[[], None] | None = None
         # Called when the visible end may have moved, so that replicas can be sent more.
         self.on_visible: Callable[[], None] | None = None
+        # Called after every append, for a Raft group.
+        self.on_grew: Callable[[], None] | None = None
         self._last_stored_ms = 0
         self._flushed_ms = 0
         self._distance = config.memory_distance_bytes
@@ -235,10 +240,23 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, files: Files, clock: Clock, *, progress: Progress | None = None
+        cls,
+        config: StoreConfig,
+        files: Files,
+        clock: Clock,
+        *,
+        progress: Progress | None = None,
+        is_member: bool = False,
     ) -> Self:
-        """Lock, load and recover a store, or make an empty one."""
+        """Lock, load and recover a store, or make an empty one.
+
+        The store of a member of a Raft group shows at first only what was visible before: what lies
+        behind may never have been agreed. More becomes visible by agree().
+        """
         store = cls(config, files, clock)
+        if is_member:
+            assert config.is_sync_flush, "a member counts only what is on its disk"
+            store.agreed = 0
         files.make_directory(config.store_path_root_dir)
         # RocketMQ locks after recovery. Two brokers recovering one store would be the end of it.
         store._lock = files.lock(os.path.join(config.store_path_root_dir, "lock"))
@@ -341,7 +359,8 @@ class MessageStore:
     @property
     def visible_end(self) -> int:
         """How far the dispatcher may go."""
-        return self.log.flushed if self.config.is_sync_flush else self.log.committed
+        end = self.log.flushed if self.config.is_sync_flush else self.log.committed
+        return end if self.agreed is None else min(end, self.agreed)
 
     @property
     def dispatch_lag_bytes(self) -> int:
@@ -462,6 +481,8 @@ class MessageStore:
                 self.on_visible()
         if self.on_append is not None:
             self.on_append()
+        if self.on_grew is not None:
+            self.on_grew()
 
     def append_raw(
         self, offset: int, data: bytes | memoryview, stored_at_ms: int | None = None
@@ -500,6 +521,31 @@ class MessageStore:
                 self._note_full(error)  # What was not dispatched will be, once there is room.
             if self.on_visible is not None:
                 self.on_visible()
+
+    def agree(self, offset: int) -> None:
+        """The members of the group agree on the log up to an offset; it never goes back."""
+        assert self.agreed is not None
+        if offset > self.agreed:
+            self.agreed = offset
+            self.dispatch()
+
+    def count_undispatched(self) -> None:
+        """Let the next put continue queues whose last records are not dispatched yet.
+
+        A member that begins to lead may have records that are not agreed. It appends behind them,
+        and they will be in their queues before what it appends.
+        """
+        at = self.dispatcher.position
+        while at < self.log.appended and (found := self.log.buffer_at(at)) is not None:
+            buffer, position = found
+            info = decode_dispatch(buffer, position)
+            if info is None:
+                at += len(buffer) - position
+                continue
+            at += info.size_bytes
+            if info.sys_flag & 0xC in (0x0, 0x8):
+                cursor = self.queues.queue(info.topic, info.queue_id).cursor
+                cursor.next_offset = max(cursor.next_offset, info.queue_offset + 1)
 
     def begin_flush(self) -> FlushWork:
         """The work that makes everything appended so far durable."""
@@ -820,6 +866,7 @@ class MessageStore:
         """
         self._require_open()
         assert self.log.start <= offset <= self.log.appended
+        assert self.agreed is None or offset >= self.agreed, "what was agreed would be cut"
         self.flush()
         marks, times = self.checkpoint.marks, self.checkpoint.times
         assert marks is not None

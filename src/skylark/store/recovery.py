@@ -13,7 +13,8 @@ on must queues and index be built again?
                                        the trusted time
     nothing, or something is missing   the first file                       of expired records
 
-What is in a queue already is skipped when it is dispatched again.
+What is in a queue already is skipped when it is dispatched again. The store of a member of a Raft
+group is dispatched only as far as its marks vouch for, and further when the group has agreed.
 
 The log ends at the first record that is not sound. If sound records lie behind it, and that place
 was flushed as far as the checkpoint knows, it is damage and not a torn tail: the store refuses to
@@ -115,7 +116,12 @@ def recover(
     if store.checkpoint.marks is not None:
         # No queue is missing, or all of them are built: one that is not there was deleted.
         store.dispatcher.vouched_end = plan.queues_flushed
-    _build(store, log_end, report, progress)
+    build_end = log_end
+    if store.agreed is not None:
+        # Only what was agreed is ever dispatched, so what the marks vouch for is. The rest may be
+        # cut away again by the group.
+        build_end = store.agreed = min(log_end, plan.queues_flushed)
+    _build(store, build_end, report, progress)
     for problem in report.problems:
         logger.warning("%s", problem)
     return report
