@@ -14,6 +14,7 @@ SUITES = (
     "clients",
     "filters",
     "transactions",
+    "spark",
     "replication",
     "timer",
 )
