@@ -1,0 +1,76 @@
+"""Causes: what went wrong in Spark, as one line and one of our errors.
+
+Spark reports a failure of a Python worker as a page: its own sentence, our traceback, its stack.
+The line that helps is the last one of the traceback.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import ConfigError, SkylarkError, TransportError
+
+_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Loss): .+")
+_OURS = re.compile(r"^(?:skylark\.[\w.]*?)(?P<kind>\w+): (?P<text>.+)")
+_QUERY = re.compile(r"Query \[id = [^\]]*\] terminated with exception: ")
+_JAVA_PREFIX = re.compile(r"^(?:[a-z_]\w*\.)+(?P<name>[A-Z]\w*): ")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*\.?")
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_WRONG_USE = frozenset({"ConfigError", "InvalidName", "InvalidExpression", "InvalidSetting"})
+_UNREACHABLE = frozenset({"TransportError", "ConnectFailed", "ConnectionLost", "CallTimeout"})
+_LINE_CHARS_MAX = 600
+
+
+def one_line(error: BaseException) -> str:
+    """The line of Spark's report that says what went wrong."""
+    return _found(error)[1]
+
+
+def as_error(error: BaseException, where: str = "") -> SkylarkError:
+    """One of our errors in place of Spark's; its class decides the exit code."""
+    if isinstance(error, SkylarkError) and not where:
+        return error
+    kind, text = _found(error)
+    text = f"{where}: {text}" if where else text
+    if kind in _WRONG_USE or kind == "AnalysisException":
+        return ConfigError(text)
+    if kind in _UNREACHABLE:
+        address, _, problem = text.partition(": ")
+        return TransportError(address, problem)
+    return SkylarkError(text)
+
+
+def _found(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, SkylarkError):
+        return type(error).__name__, str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The last of ours: what was raised from something else comes after it.
+    for line in reversed(lines):
+        if ours := _OURS.match(line):
+            return ours["kind"], ours["text"][:_LINE_CHARS_MAX]
+    for line in reversed(lines):
+        if _PYTHON_ERROR.match(line) and "Py4J" not in line and not _JAVA_PREFIX.match(line):
+            return "Error", line[:_LINE_CHARS_MAX]
+    kind = type(error).__name__
+    if not lines:
+        return kind, kind
+    first = _QUERY.sub("", lines[0])
+    first = _CONDITION.sub("", _SQLSTATE.sub("", first))
+    first = _CONDITION.sub("", _JAVA_PREFIX.sub("", first))
+    return kind, first.rstrip(";")[:_LINE_CHARS_MAX]
+
+
+def is_about_a_query(error: BaseException) -> bool:
+    """Whether Spark says that a query or its options make no sense, before anything ran."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"AnalysisException", "ParseException", "IllegalArgumentException"})
+
+
+def explained(error: BaseException, names: list[str]) -> str:
+    """The line for a query that cannot be analysed; a table that is not there, in our words."""
+    condition = getattr(error, "getCondition", lambda: None)() or ""
+    if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        parameters = getattr(error, "getMessageParameters", lambda: None)() or {}
+        name = str(parameters.get("relationName", "?")).strip("`")
+        return f"there is no source or step {name} above; the pipeline has {', '.join(names)}"
+    return one_line(error)

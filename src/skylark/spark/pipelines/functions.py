@@ -1,0 +1,99 @@
+"""Functions: Python that a pipeline file names, found and called.
+
+A module is looked for beside the pipeline file first, and only when somebody runs that file. Such a
+module travels to Spark's workers by value, since they would not find it by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .document import Place
+
+
+def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Callable[..., Any]:
+    """The function itself; module:function is imported."""
+    if callable(function):
+        return function
+    module_name, _, name = function.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # Whatever the user's module does while it loads.
+        place.refuse(f"module {module_name} cannot be imported: {type(error).__name__}: {error}")
+    found = getattr(module, name, None)
+    if not callable(found):
+        names = [n for n, one in vars(module).items() if callable(one) and not n.startswith("_")]
+        place.refuse(
+            f"module {module_name} has no function {name}; it has {', '.join(names[:20]) or 'none'}"
+        )
+    if Path(getattr(module, "__file__", None) or "/").resolve().is_relative_to(folder.resolve()):
+        send_by_value(module)
+    result: Callable[..., Any] = found
+    return result
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own; only ever one that the user has named."""
+    name = f"skylark_pipeline_{path.stem}"
+    described = importlib.util.spec_from_file_location(name, path)
+    place = Place(path.name, 1)
+    if described is None or described.loader is None:
+        place.refuse("is no Python file")
+    module = importlib.util.module_from_spec(described)
+    sys.modules[name] = module
+    folder = str(path.parent.absolute())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        described.loader.exec_module(module)
+    except SyntaxError as error:
+        Place(path.name, error.lineno or 1).refuse(f"this is not Python: {error.msg}")
+    return module
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Let the functions of a module travel to the workers whole."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def inputs_of(function: Callable[..., Any], given: Sequence[str] | None, place: Place) -> list[str]:
+    """The names that a function wants."""
+    if given is not None:
+        return list(given)
+    names = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            place.refuse("the function takes anything; name its inputs, such as inputs: [orders]")
+        if parameter.default is parameter.empty:
+            names.append(parameter.name)
+    return names
+
+
+def call(
+    function: Callable[..., Any],
+    given: Sequence[str] | None,
+    frames: Mapping[str, Any],
+    spark: Any,
+    place: Place,
+) -> Any:
+    """Call a step with the frames that it names; `spark` is the session."""
+    known = {**frames, "spark": spark}
+    names = inputs_of(function, given, place)
+    for name in names:
+        if name not in known:
+            place.refuse(
+                f"the function wants {name}, and there is no such source or step above; there are "
+                f"{', '.join(frames)}"
+            )
+    return function(*(known[name] for name in names))

@@ -1,0 +1,146 @@
+"""RunDirectory: what is known of the pipelines of this machine, for every terminal.
+
+    <name>.json   the state: what runs, how far it is, how it ended; replaced whole
+    <name>.lock   held by the run while it lives
+    <name>.stop   there while somebody wants it to stop
+
+The directory is SKYLARK_RUN_DIR, or skylark/pipelines in XDG_STATE_HOME, or in ~/.local/state. Only
+its owner may read it: settings for Spark that are kept for `resume` may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError, StoreUnreadable
+from .locks import Lock, owner_of
+
+ENDED = frozenset({"done", "stopped", "failed", "died"})
+
+
+@dataclass(slots=True)
+class SinkState:
+    """How far the query of one sink is."""
+
+    format: str = ""
+    group: str = ""
+    namesrv: str = ""
+    topics: list[str] = field(default_factory=list)
+    batch: int | None = None
+    rows: int = 0  # Read by this run.
+    rows_per_s: float = 0.0
+    batch_ms: int = 0
+    lag: int | None = None  # Messages not read yet, after the last micro-batch.
+    is_active: bool = True
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class RunState:
+    """One run of a pipeline."""
+
+    name: str
+    kind: str = "pipeline"  # Or "replay".
+    file: str | None = None
+    checkpoint: str = ""
+    trigger: str = ""
+    status: str = "starting"  # running, stopping; then done, stopped, failed; died if none of them
+    pid: int = 0
+    host: str = ""
+    started_ms: int = 0
+    updated_ms: int = 0
+    ended_ms: int | None = None
+    error: str | None = None
+    rows_total: int | None = None  # Where it is known how many there will be.
+    rows_before: int = 0  # Of these, done by earlier runs.
+    flags: dict[str, Any] = field(default_factory=dict)
+    sinks: dict[str, SinkState] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.status in ENDED
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class RunDirectory:
+    """The states of all pipelines of this user on this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def default(cls, environment: Mapping[str, str] = os.environ) -> RunDirectory:
+        """The one that commands use."""
+        if given := environment.get("SKYLARK_RUN_DIR"):
+            return cls(Path(given))
+        home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return cls(Path(home) / "skylark" / "pipelines")
+
+    def lock(self, name: str) -> Lock:
+        """Hold the name of a pipeline; raises ConfigError while it runs."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Lock.take(self.root / f"{name}.lock", f"pipeline {name}")
+
+    def is_running(self, name: str) -> bool:
+        """Whether a process holds the name now."""
+        return owner_of(self.root / f"{name}.lock") is not None
+
+    def write(self, state: RunState) -> None:
+        """Replace a state whole."""
+        target = self.root / f"{state.name}.json"
+        draft = target.with_suffix(".draft")
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as file:
+            json.dump(state.to_dict(), file)
+        draft.replace(target)
+
+    def read(self, name: str) -> RunState:
+        """The state of a pipeline; raises ConfigError where there is none."""
+        path = self.root / f"{name}.json"
+        try:
+            value = json.loads(path.read_bytes())
+            state: RunState = _known(RunState, value)
+            state.sinks = {key: _known(SinkState, one) for key, one in state.sinks.items()}
+        except FileNotFoundError:
+            there = ", ".join(self.names()) or "none yet"
+            raise ConfigError(
+                f"pipeline {name} has not been run here; those that have: {there}"
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreUnreadable(str(path), f"is no state of a pipeline: {error}") from error
+        if not state.has_ended and not self.is_running(name):
+            state.status = "died"
+            state.error = state.error or "its process ended without a word"
+        return state
+
+    def names(self) -> list[str]:
+        """All pipelines that have been run."""
+        return sorted(path.stem for path in self.root.glob("*.json"))
+
+    def ask_to_stop(self, name: str) -> None:
+        """Leave a note that the run finds within a moment."""
+        (self.root / f"{name}.stop").touch(mode=0o600)
+
+    def is_asked_to_stop(self, name: str) -> bool:
+        """Whether there is such a note."""
+        return (self.root / f"{name}.stop").exists()
+
+    def forget_stop(self, name: str) -> None:
+        """Remove the note."""
+        (self.root / f"{name}.stop").unlink(missing_ok=True)
+
+
+def _known(kind: Any, value: Any) -> Any:
+    """A dataclass from JSON; what a newer version has added is left out."""
+    names = {one.name for one in fields(kind)}
+    return kind(**{name: one for name, one in value.items() if name in names})

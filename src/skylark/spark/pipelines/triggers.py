@@ -1,0 +1,68 @@
+"""Trigger: when the micro-batches of a pipeline come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .document import Node
+
+_INTERVAL = re.compile(r"\d{1,9}\s*(milliseconds?|seconds?|minutes?|hours?|days?)")
+_ALLOWED = "availableNow, or an interval such as 10 seconds, is allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Micro-batches at an interval, or until all of now is done."""
+
+    interval: str | None = None
+    available_now: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """As DataStreamWriter.trigger takes them."""
+        if self.available_now:
+            return {"availableNow": True}
+        return {"processingTime": self.interval}
+
+    def __str__(self) -> str:
+        return "available now" if self.available_now else f"every {self.interval}"
+
+
+def check_interval(text: str) -> bool:
+    """Whether a text is an interval as Spark reads it."""
+    return _INTERVAL.fullmatch(text) is not None
+
+
+def parse_trigger(node: Node) -> Trigger:
+    """Read a trigger: a word, an interval, or processingTime: an interval."""
+    if isinstance(node.value, dict):
+        keys = node.known(["processingTime", "availableNow", "once", "continuous"])
+        if len(keys) != 1:
+            node.place.refuse(_ALLOWED)
+        ((word, value),) = keys.items()
+        if word == "processingTime":
+            return _interval(value)
+        if word != "continuous" and not value.flag():
+            node.place.refuse(_ALLOWED)
+        return _word(Node(word, value.place))
+    return _word(node)
+
+
+def _word(node: Node) -> Trigger:
+    text = node.text().strip()
+    if text.lower() in ("availablenow", "once"):
+        return Trigger(available_now=True)
+    if text.lower().startswith("continuous"):
+        node.place.refuse(
+            "continuous processing does not work with topics: Spark offers it to no source in "
+            f"Python; {_ALLOWED}, and 0 seconds is as fast as it goes"
+        )
+    return _interval(node)
+
+
+def _interval(node: Node) -> Trigger:
+    text = node.text().strip()
+    if not check_interval(text):
+        node.place.refuse(f"{text[:40]!r} is not a trigger; {_ALLOWED}")
+    return Trigger(interval=text)
