@@ -1,0 +1,88 @@
+"""Matching: what consumers did with a message, put together with when it was sent.
+
+Both come as records of the trace topic, from different clients, in any order and hours apart when a
+group is behind. So a step leaves state for the next ones, as files that its entry names:
+
+    published   the messages whose sending it has seen; each step adds a file, and those whose
+                newest message is an hour older than the newest trace are forgotten
+    waiting     consumption whose sending is not known; the newest file has all of it. After ten
+                minutes, by the time of the newest trace, it is counted as unmatched
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from ..catalogue import ArchivedFile
+from . import queries
+from .rows import Row
+from .table import PUBLISHED, WAITING, MetricTable, sync
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REMEMBERED_MS = 3_600_000
+WAITING_MS = 600_000
+
+
+def match(
+    spark: SparkSession, table: MetricTable, number: int, traces: DataFrame
+) -> tuple[list[Row], list[ArchivedFile]]:
+    """The rows of these trace messages, and the state after them."""
+    records = queries.trace_records(traces).persist()
+    pairs: DataFrame | None = None
+    try:
+        sent, done = queries.published(records), queries.consumed(records)
+        newest_sent = _largest(sent, "sent")
+        newest = max(newest_sent, _largest(done, "at"))
+        state = _keep(table, sent, PUBLISHED, number, newest_sent) if newest_sent else []
+        known = [str(table.root / file.path) for file in state]
+        known += table.published(newest - REMEMBERED_MS)
+        remembered = queries.read_state(spark, known, queries.PUBLISHED_SCHEMA)
+        waiting = queries.read_state(spark, table.waiting(), queries.CONSUMED_SCHEMA)
+        pairs = queries.matched(remembered, done.unionByName(waiting)).persist()
+        oldest = newest - WAITING_MS
+        rows = queries.latencies(pairs, oldest)
+        left = pairs.where(f"topic is null and at >= {oldest}")
+        if not left.isEmpty():
+            left = left.select("kind", "detail", "group", "id", "at")
+            state += _keep(table, left, WAITING, number, newest)
+        return rows, state
+    finally:
+        records.unpersist()
+        if pairs is not None:
+            pairs.unpersist()
+
+
+def nothing_new(table: MetricTable) -> list[ArchivedFile]:
+    """The state after a step without traces: what waits goes on waiting."""
+    entries = table.catalogue.entries()
+    last = entries[-1].files if entries else ()
+    return [file for file in last if file.topic == WAITING]
+
+
+def _largest(frame: DataFrame, column: str) -> int:
+    found = frame.agg({column: "max"}).first()
+    return 0 if found is None or found[0] is None else int(found[0])
+
+
+def _keep(
+    table: MetricTable, frame: DataFrame, kind: str, number: int, newest_ms: int
+) -> list[ArchivedFile]:
+    """Write state; the name of its folder says how old it is."""
+    import pyarrow.parquet as parquet
+
+    parent = table.root / "state" / kind
+    for left in parent.glob(f"{number:012d}-*"):
+        shutil.rmtree(left)  # Of a try that was not finished.
+    folder = parent / f"{number:012d}-{newest_ms}"
+    frame.coalesce(1).write.option("compression", "zstd").parquet(str(folder))
+    found = []
+    for path in sorted(folder.glob("*.parquet")):
+        sync(path)
+        rows = parquet.read_metadata(path).num_rows
+        name = str(path.relative_to(table.root))
+        found.append(ArchivedFile(name, kind, rows, path.stat().st_size))
+    sync(folder)
+    return found

@@ -1,0 +1,182 @@
+"""What Spark counts: messages, dead letters and traces, grouped by minute.
+
+Everything runs in Spark's own engine, without a Python worker beside the source's. Trace records
+come from any client, so every field is taken as one that may be missing or no number.
+
+    field        1         2    3       4         5     6       7      8       10        13
+    Pub          time           group   topic     id                           cost ms   success
+    SubBefore    time           group             id    tries
+    SubAfter               id           success         code    time   group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...model.topic import DLQ_PREFIX
+from .histogram import bucket_sql
+from .rows import MINUTE_MS, NO_BUCKET, Latency, Metric, Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MESSAGE_COLUMNS = "topic string, body binary, born_time timestamp, store_time timestamp"
+LETTER_COLUMNS = (
+    "topic string, properties map<string,string>, store_time timestamp, reconsume_times int"
+)
+TRACE_COLUMNS = "body binary"
+REASON_PROPERTY = "DLQ_REASON"
+PUBLISHED_SCHEMA = "id string, topic string, sent bigint"
+CONSUMED_SCHEMA = "kind string, detail string, group string, id string, at bigint"
+FAILURES = {1: "timeout", 2: "exception", 3: "null", 4: "failed"}  # Codes of a SubAfter record.
+FAILED = "failed"
+
+
+def messages(frame: DataFrame) -> list[Row]:
+    """Rates of every topic, and how long its messages took from the producer to the store."""
+    timed = frame.selectExpr(
+        f"unix_millis(store_time) div {MINUTE_MS} * {MINUTE_MS} as minute",
+        "topic",
+        "length(body) as size",
+        "greatest(0L, unix_millis(store_time) - unix_millis(born_time)) as ms",
+    )
+    found = timed.groupBy("minute", "topic", *_columns(f"{bucket_sql('ms')} as bucket")).agg(
+        *_columns("count(1) as count", "sum(size) as bytes", "sum(ms) as sum", "max(ms) as max")
+    )
+    rows = []
+    totals: dict[tuple[int, str], tuple[int, int]] = {}
+    for one in found.toArrow().to_pylist():
+        key = (one["minute"], one["topic"])
+        count, size = totals.get(key, (0, 0))
+        totals[key] = (count + one["count"], size + one["bytes"])
+        rows.append(
+            Row(
+                minute_ms=one["minute"], metric=Metric.LATENCY, topic=one["topic"],
+                detail=Latency.STORED, bucket=one["bucket"], count=one["count"], sum=one["sum"],
+                max=one["max"],
+            )
+        )  # fmt: skip
+    for (minute, topic), (count, size) in totals.items():
+        rows.append(
+            Row(minute_ms=minute, metric=Metric.MESSAGES, topic=topic, count=count, sum=size)
+        )
+    return rows
+
+
+def dead_letters(frame: DataFrame) -> list[Row]:
+    """Messages that groups have given up on, by where they came from and why."""
+    found = (
+        frame.selectExpr(
+            f"unix_millis(store_time) div {MINUTE_MS} * {MINUTE_MS} as minute",
+            f"substring(topic, {len(DLQ_PREFIX) + 1}) as group",
+            "coalesce(properties['RETRY_TOPIC'], '') as topic",
+            f"coalesce(properties['{REASON_PROPERTY}'], "
+            "concat('after ', reconsume_times, ' tries')) as detail",
+        )
+        .groupBy("minute", "topic", "group", "detail")
+        .count()
+    )
+    return [
+        Row(
+            minute_ms=one["minute"], metric=Metric.DEAD_LETTERS, topic=one["topic"],
+            group=one["group"], detail=one["detail"], count=one["count"],
+        )
+        for one in found.toArrow().to_pylist()
+    ]  # fmt: skip
+
+
+def trace_records(frame: DataFrame) -> DataFrame:
+    """The records in trace messages: array f of fields each."""
+    from pyspark.sql import functions as F
+
+    records = frame.select(F.explode(F.split(F.col("body").cast("string"), "\x02")).alias("record"))
+    return records.where("record != ''").select(F.split("record", "\x01").alias("f"))
+
+
+def published(records: DataFrame) -> DataFrame:
+    """When each message had been sent: id, topic, sent."""
+    found: DataFrame = (
+        records.where("f[0] = 'Pub' and coalesce(get(f, 13), 'true') = 'true'")
+        .selectExpr(
+            "get(f, 5) as id",
+            "get(f, 4) as topic",
+            "try_cast(get(f, 1) as bigint) + coalesce(try_cast(get(f, 10) as bigint), 0L) as sent",
+        )
+        .where("id != '' and topic != '' and sent is not null")
+        .groupBy("id")
+        .agg(*_columns("min(topic) as topic", "min(sent) as sent"))
+    )
+    return found
+
+
+def consumed(records: DataFrame) -> DataFrame:
+    """First deliveries, successes and failures: kind, detail, group, id, at."""
+    codes = ", ".join(f"'{code}', '{name}'" for code, name in FAILURES.items())
+    before = records.where("f[0] = 'SubBefore' and get(f, 6) = '0'").selectExpr(
+        f"'{Latency.DELIVERED.value}' as kind",
+        "'' as detail",
+        "get(f, 3) as group",
+        "get(f, 5) as id",
+        "try_cast(get(f, 1) as bigint) as at",
+    )
+    after = records.where("f[0] = 'SubAfter'").selectExpr(
+        f"if(get(f, 4) = 'true', '{Latency.HANDLED.value}', '{FAILED}') as kind",
+        f"if(get(f, 4) = 'true', '', coalesce(map({codes})[get(f, 6)], '{FAILED}')) as detail",
+        "get(f, 8) as group",
+        "get(f, 2) as id",
+        "try_cast(get(f, 7) as bigint) as at",
+    )
+    return before.unionByName(after).where("id != '' and group is not null and at is not null")
+
+
+def matched(sent: DataFrame, done: DataFrame) -> DataFrame:
+    """What consumers did, with topic and ms since it was sent; null where that is not known."""
+    once = sent.groupBy("id").agg(*_columns("min(topic) as topic", "min(sent) as sent"))
+    return done.join(once, "id", "left").selectExpr(
+        "kind", "detail", "group", "id", "at", "topic", "greatest(0L, at - sent) as ms"
+    )
+
+
+def latencies(pairs: DataFrame, oldest_ms: int) -> list[Row]:
+    """How long messages took to their consumers; with what is not matched and too old to wait."""
+    settled = pairs.where(f"topic is not null or at < {oldest_ms}")
+    found = (
+        settled.selectExpr(
+            "*",
+            f"at div {MINUTE_MS} * {MINUTE_MS} as minute",
+            f"if(topic is null, {NO_BUCKET}, {bucket_sql('ms')}) as bucket",
+        )
+        .groupBy("minute", "topic", "group", "kind", "detail", "bucket")
+        .agg(*_columns("count(1) as count", "sum(ms) as sum", "max(ms) as max"))
+    )
+    return list(_latency_rows(found.toArrow()))
+
+
+def _latency_rows(found: pa.Table) -> Iterable[Row]:
+    for one in found.to_pylist():
+        place = {"minute_ms": one["minute"], "group": one["group"], "topic": one["topic"] or ""}
+        if one["kind"] == FAILED:
+            # A bucket does not matter here, and rows that differ in it alone are added up.
+            yield Row(metric=Metric.FAILURES, detail=one["detail"], count=one["count"], **place)
+        elif one["topic"] is None:
+            yield Row(metric=Metric.LATENCY, detail=Latency.UNMATCHED, count=one["count"], **place)
+        else:
+            yield Row(
+                metric=Metric.LATENCY, detail=one["kind"], bucket=one["bucket"],
+                count=one["count"], sum=one["sum"], max=one["max"], **place,
+            )  # fmt: skip
+
+
+def read_state(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
+    """What earlier steps have left."""
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*paths)
+
+
+def _columns(*texts: str) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [F.expr(text) for text in texts]
