@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from .client import NEWEST as NEWEST
     from .client import AdminClient as AdminClient
     from .client import connect as connect
+    from .draining import DrainProgress as DrainProgress
+    from .draining import Unread as Unread
     from .figures import BrokerFigures as BrokerFigures
     from .figures import FoundMessage as FoundMessage
     from .figures import GroupFigures as GroupFigures
@@ -22,14 +24,39 @@ if TYPE_CHECKING:
     from .figures import TopicPlace as TopicPlace
     from .figures import TopicSummary as TopicSummary
     from .figures import TrackState as TrackState
+    from .growth import GrownTopic as GrownTopic
+    from .growth import GrowthPlan as GrowthPlan
+    from .growth import Planned as Planned
+    from .growth import PlannedGroup as PlannedGroup
+    from .growth import PlannedTopic as PlannedTopic
+    from .raft_figures import RaftFigures as RaftFigures
+    from .rolling import RestartCheck as RestartCheck
+    from .rolling import RestartEvent as RestartEvent
+    from .rolling import Step as Step
     from .timers import AddedRepeat as AddedRepeat
     from .timers import WaitingTimer as WaitingTimer
+    from .topology import BrokerGroup as BrokerGroup
+    from .topology import ClusterStatus as ClusterStatus
+    from .topology import MemberStatus as MemberStatus
+    from .topology import NameServerStatus as NameServerStatus
+    from .topology import Problem as Problem
     from .transactions import PendingTransaction as PendingTransaction
     from .transactions import TransactionFigures as TransactionFigures
 else:
     __getattr__, __dir__ = front_door(
         globals(),
         {
+            "draining": ("DrainProgress", "Unread"),
+            "growth": ("GrowthPlan", "GrownTopic", "Planned", "PlannedGroup", "PlannedTopic"),
+            "rolling": ("RestartCheck", "RestartEvent", "Step"),
+            "topology": (
+                "BrokerGroup",
+                "ClusterStatus",
+                "MemberStatus",
+                "NameServerStatus",
+                "Problem",
+            ),
+            "raft_figures": ("RaftFigures",),
             "client": ("NEWEST", "AdminClient", "connect"),
             "figures": (
                 "BrokerFigures",

@@ -10,16 +10,16 @@ name servers know are ever dialled, whatever address a message id holds.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from ..client import Client
 from ..client.connect import connect as connect_client
 from ..client.received import ReceivedMessage
+from ..clock import Clock
 from ..errors import BrokerError, ClientError, InvalidBody, NoRoute, TransportError
 from ..model.group import (
     MessageModel,
@@ -32,7 +32,8 @@ from ..model.names import check_group_name, check_topic_name
 from ..model.queue import MessageQueue
 from ..model.route import BrokerData, TopicRoute
 from ..model.topic import TopicConfig, dlq_topic, is_retry_topic, is_system_topic, retry_topic
-from ..remote import RemoteBroker
+from ..remote import NameServers, RemoteBroker
+from .asking import each as _each
 from .dead_letters import DeadLetterActions
 from .figures import (
     BrokerFigures,
@@ -50,6 +51,7 @@ from .figures import (
     TopicSummary,
     TrackState,
 )
+from .rolling import RollingActions
 from .timers import TimerActions
 from .transactions import PendingTransaction, TransactionFigures
 from .transactions import ask as ask_transactions
@@ -59,11 +61,7 @@ SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 CONSUMER_NOT_ONLINE: Final = 206
 NEWEST: Final = -1  # In place of a time: the end of every queue.
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-_AT_ONCE: Final = 32  # Questions under way at a time.
 _OFFSET_ID: Final = re.compile(r"([0-9A-F]{8}|[0-9A-F]{32})([0-9A-F]{8})([0-9A-F]{16})", re.I)
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 def connect(namesrv_addr: str | None = None, **settings: Any) -> AdminClient:
@@ -71,7 +69,7 @@ def connect(namesrv_addr: str | None = None, **settings: Any) -> AdminClient:
     return AdminClient(connect_client(namesrv_addr, **settings))
 
 
-class AdminClient(TimerActions, DeadLetterActions):
+class AdminClient(RollingActions, TimerActions, DeadLetterActions):
     """An operator's view of a cluster; an async context manager."""
 
     def __init__(self, client: Client) -> None:
@@ -710,6 +708,14 @@ class AdminClient(TimerActions, DeadLetterActions):
     def _remote(self, address: str) -> RemoteBroker:
         return self._client.session.broker(address)
 
+    @property
+    def _name_servers(self) -> NameServers:
+        return self._client.session.name_servers
+
+    @property
+    def _clock(self) -> Clock:
+        return self._client.session.clock
+
 
 class _Connected:
     """Who is online in a group, and what they want together."""
@@ -729,15 +735,6 @@ class _Connected:
         self.consume_type = consume_type
         self.message_model = message_model
         self.consume_from = consume_from
-
-
-async def _each(ask: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> list[_R]:
-    """Ask about all items, a number of them at a time; answers are in their order."""
-    waiting = list(items)
-    answers: list[_R] = []
-    for at in range(0, len(waiting), _AT_ONCE):
-        answers += await asyncio.gather(*(ask(item) for item in waiting[at : at + _AT_ONCE]))
-    return answers
 
 
 def _master(data: BrokerData) -> str:

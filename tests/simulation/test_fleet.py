@@ -1,0 +1,152 @@
+"""Growing, shrinking and restarting a cluster under traffic."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fleet_world import TOPIC, Fleet, Traffic
+
+from skylark.admin import Step
+from skylark.errors import ClientError
+from skylark.model.message import Message
+
+PAIR = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH"}
+SLAVE = {"broker_role": "SLAVE", "broker_id": 1, "flush_disk_type": "ASYNC_FLUSH"}
+
+
+def pair_and_one(fleet: Fleet) -> None:
+    """A SYNC_MASTER with its replica, and a master alone."""
+    fleet.add("a-0", "broker-a", **PAIR)
+    fleet.add("a-1", "broker-a", **SLAVE)
+    fleet.add("b-0", "broker-b")
+
+
+def test_twenty_restarts_in_turn_fail_no_send_and_lose_nothing() -> None:
+    """I34: a pair and a master alone, seven rounds, under traffic."""
+    with Fleet(1) as fleet:
+        pair_and_one(fleet)
+
+        async def scenario() -> None:
+            await fleet.serving()
+            traffic = Traffic(fleet)
+            async with fleet.admin() as admin:
+                await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
+                async with traffic.flowing("readers"):
+                    restarts = 0
+                    for _ in range(7):
+                        async for event in admin.rolling_restart(fleet.restart):
+                            restarts += event.step is Step.BACK
+                assert restarts == 21
+                traffic.check()
+                assert set(traffic.statuses) == {"SEND_OK"}
+                assert (await admin.cluster_status()).problems == ()
+
+        fleet.run(scenario)
+
+
+def test_a_broker_is_added_and_another_drained_and_stopped_under_traffic() -> None:
+    """AD-02, AD-04: three brokers for a while, then two others than at the beginning."""
+    with Fleet(2) as fleet:
+        fleet.add("a-0", "broker-a")
+        fleet.add("b-0", "broker-b")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            traffic = Traffic(fleet)
+            async with fleet.admin() as admin:
+                await admin.create_topic(TOPIC, read_queues=4, write_queues=4)
+                async with traffic.flowing("readers", "auditors"):
+                    await fleet.clock.sleep_ms(5_000)
+                    fleet.add("c-0", "broker-c")
+                    await fleet.serving()
+                    plan = await admin.plan_growth("broker-c")
+                    assert {group.group.group_name for group in plan.groups} >= traffic.seen.keys()
+                    (grown,) = await admin.grow(plan)
+                    assert (grown.queues_before, grown.queues_after) == (8, 12)
+                    await fleet.clock.sleep_ms(31_000)
+                    at = len(traffic.sent)
+                    await fleet.clock.sleep_ms(3_000)
+                    assert traffic.brokers_since(at) == {"broker-a", "broker-b", "broker-c"}
+                    async for progress in admin.drain("broker-a"):
+                        last = progress
+                    assert last.is_done
+                    at = len(traffic.sent)
+                    await fleet.cluster.nodes["a-0"].stop()
+                    await fleet.clock.sleep_ms(40_000)
+                    assert traffic.brokers_since(at) == {"broker-b", "broker-c"}
+                traffic.check()
+                assert set(traffic.statuses) == {"SEND_OK"}
+                assert (await admin.cluster_status()).problems == ()
+
+        fleet.run(scenario)
+
+
+def test_a_drained_broker_stays_so_over_restarts_until_it_is_undone() -> None:
+    with Fleet(3) as fleet:
+        fleet.add("a-0", "broker-a")
+        fleet.add("b-0", "broker-b")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            async with fleet.admin() as admin:
+                await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
+                await admin.create_topic("ReadOnly", perm=4, read_queues=2, write_queues=2)
+                async for progress in admin.drain("broker-a", settle_ms=0):
+                    assert progress.notes == ()
+                for restarts in (0, 1):
+                    if restarts:
+                        await fleet.cluster.nodes["a-0"].restart()
+                        await fleet.serving()
+                    perms = {p.broker: p.perm for p in (await admin.topic(TOPIC)).places}
+                    assert perms == {"broker-a": 4, "broker-b": 6}
+                    assert not (await admin.cluster_status()).group("broker-a").is_writable
+                with pytest.raises(ClientError, match="last broker that takes messages for Orders"):
+                    async for _ in admin.drain("broker-b"):
+                        pass
+                await admin.undrain("broker-a")
+                assert {p.perm for p in (await admin.topic(TOPIC)).places} == {6}
+                assert {p.perm for p in (await admin.topic("ReadOnly")).places} == {4}
+
+        fleet.run(scenario)
+
+
+def test_a_drain_waits_for_readers_and_for_delayed_and_retried_messages() -> None:
+    with Fleet(4) as fleet:
+        fleet.add("a-0", "broker-a")
+        fleet.add("b-0", "broker-b")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            seen: list[bytes] = []
+
+            async def handle(message: object) -> None:
+                body = message.body  # type: ignore[attr-defined]
+                if body == b"again" and message.reconsume_times == 0:  # type: ignore[attr-defined]
+                    raise RuntimeError("once more, please")
+                seen.append(body)
+
+            async with fleet.admin() as admin, fleet.client() as client:
+                await admin.create_topic(TOPIC, broker="broker-a", read_queues=1, write_queues=1)
+                async with client.producer("P") as producer:
+                    await producer.send(Message(TOPIC, b"again"))
+                    await producer.send(Message(TOPIC, b"later", delay_level=5))  # One minute.
+                await admin.create_topic(TOPIC, broker="broker-b", read_queues=1, write_queues=1)
+                waited = []
+
+                async def drain() -> None:
+                    async for progress in admin.drain("broker-a", settle_ms=2_000):
+                        waited.append(progress)
+
+                draining = asyncio.create_task(drain())
+                await fleet.clock.sleep_ms(10_000)
+                # Nobody reads yet, and no group is known: only the delayed message holds it.
+                assert (waited[-1].delayed, waited[-1].unread) == (1, ())
+                async with client.consumer("readers", {TOPIC: "*"}, handle, consume_from="first"):
+                    await fleet.clock.sleep_ms(30_000)
+                    assert not draining.done()
+                    await asyncio.wait_for(draining, 300)
+                assert sorted(seen) == [b"again", b"later"]
+                assert waited[-1].is_done
+
+        fleet.run(scenario)
