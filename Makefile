@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
 JOBS ?= 2
+# A file's tests stay together; files start in the order of tests/conftest.py.
+SPREAD := --dist loadfile --no-loadscope-reorder
+TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 # Apache's programs spend much of their time waiting for each other.
 INTEROP_JOBS ?= 3
 
@@ -24,10 +27,10 @@ demo: install
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/pipeline_demo.py
 
-# The compiled path first, then the same codecs and servers again on the pure one.
+# The compiled path first, then again, on the pure one, what has a compiled twin or stands on one.
 test: install
-	$(PYTEST) -n $(JOBS) --dist loadfile tests --ignore tests/interop
-	SKYLARK_PURE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/property
+	$(PYTEST) -n $(JOBS) $(SPREAD) tests --ignore tests/interop
+	SKYLARK_PURE=1 $(PYTEST) -n $(JOBS) $(SPREAD) $(TWINS)
 
 lint: install
 	$(BIN)/ruff format --check .
@@ -38,7 +41,7 @@ check: lint test
 
 interop: install
 	$(BIN)/python tests/interop/fetch.py
-	$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop
+	$(PYTEST) -n $(INTEROP_JOBS) $(SPREAD) tests/interop
 
 bench: install
 	$(BIN)/python -m benchmarks
