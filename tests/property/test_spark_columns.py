@@ -13,8 +13,10 @@ from skylark.model.message import HostAddress  # noqa: E402
 from skylark.protocol.compression import CompressionType, compress, with_compression  # noqa: E402
 from skylark.protocol.record import encode_record, pack_host  # noqa: E402
 from skylark.spark import columns  # noqa: E402
-from skylark.spark.columns import Layout, UnreadableBody, pure_batch, to_batch  # noqa: E402
-from skylark.spark.options import BodyFormat  # noqa: E402
+from skylark.spark.bodies import UnreadableBody  # noqa: E402
+from skylark.spark.columns import Layout, pure_batches, to_batches  # noqa: E402
+from skylark.spark.offsets import QueueKey  # noqa: E402
+from skylark.spark.options import BodyFormat, BodyMode  # noqa: E402
 from skylark.spark.schema import COLUMNS, EXTRA_COLUMNS, arrow_schema  # noqa: E402
 
 TYPES = {**COLUMNS, **EXTRA_COLUMNS}
@@ -63,23 +65,43 @@ def record(offset=0, body=b"x", properties=None, sys_flag=0, topic="T", raw=None
     )
 
 
-def both(data, *, start=0, end=2**62, names=tuple(COLUMNS), tags=None, body=BodyFormat.BINARY):
-    layout = Layout(tuple(names), body, tags)
+QUEUE = QueueKey("T", "b", 3)
+
+
+def both(
+    data,
+    *,
+    start=0,
+    end=2**62,
+    names=tuple(COLUMNS),
+    tags=None,
+    body=BodyFormat.BINARY,
+    mode=BodyMode.FAILFAST,
+    bytes_max=1 << 22,
+):
+    layout = Layout(tuple(names), body, tags, mode)
     schema = schema_of(names)
     if body is BodyFormat.TEXT:
         schema = pa.schema(
             [f if f.name != "body" else pa.field("body", pa.string()) for f in schema]
         )
-    arguments = {"broker": "b", "start": start, "end": end, "layout": layout, "schema": schema}
-    mine = to_batch(data, **arguments)
-    pure = pure_batch(data, **arguments)
-    if pure is None:
-        assert mine is None
-        return None
-    mine.validate(full=True)
-    assert mine.schema == pure.schema
-    assert mine.to_pylist() == pure.to_pylist()
-    return pure.to_pylist()
+    arguments = {
+        "queue": QUEUE,
+        "start": start,
+        "end": end,
+        "layout": layout,
+        "schema": schema,
+        "bytes_max": bytes_max,
+    }
+    mine = list(to_batches(data, **arguments))
+    pure = list(pure_batches(data, **arguments))
+    rows = []
+    for batch in mine:
+        batch.validate(full=True)
+        assert batch.schema == schema
+        rows += batch.to_pylist()
+    assert rows == [row for batch in pure for row in batch.to_pylist()]
+    return rows
 
 
 @given(
@@ -91,7 +113,7 @@ def test_both_ways_give_the_same_rows(messages, names):
         record(at, body, properties, flag) for at, (body, properties, flag) in enumerate(messages)
     )
     rows = both(data, names=tuple(sorted(names)))
-    assert len(rows or ()) == len(messages)
+    assert len(rows) == len(messages)
 
 
 @given(st.binary(max_size=60))
@@ -103,8 +125,8 @@ def test_only_the_offsets_asked_for_are_there():
     data = b"".join(record(at) for at in range(10))
     rows = both(data, start=3, end=6)
     assert [row["queue_offset"] for row in rows] == [3, 4, 5]
-    assert both(data, start=10, end=20) is None
-    assert both(b"") is None
+    assert both(data, start=10, end=20) == []
+    assert both(b"") == []
 
 
 def test_tags_are_compared_exactly():
@@ -136,7 +158,7 @@ def test_without_a_unique_key_the_id_is_the_place():
     assert row["store_host"] == str(HostAddress("10.0.0.1", 10911))
 
 
-@pytest.mark.parametrize("kind", [CompressionType.ZLIB])
+@pytest.mark.parametrize("kind", list(CompressionType))
 def test_compressed_bodies_are_expanded(kind):
     packed = compress(b"long " * 1_000, kind)
     data = record(0) + record(1, packed, sys_flag=with_compression(1, kind))
@@ -145,8 +167,14 @@ def test_compressed_bodies_are_expanded(kind):
 
 def test_a_body_that_does_not_expand_is_named_by_its_place():
     data = record(4, b"no zlib", sys_flag=with_compression(1, CompressionType.ZLIB))
-    with pytest.raises(UnreadableBody, match="topic T queue 3 offset 4"):
+    with pytest.raises(UnreadableBody, match=r"topic T broker b queue 3 offset 4.*bodyMode"):
         both(data)
+    with_others = record(3) + data + record(5)
+    rows = both(with_others, mode=BodyMode.PERMISSIVE)
+    assert [row["body"] for row in rows] == [b"x", None, b"x"]
+    rows = both(with_others, mode=BodyMode.DROPMALFORMED)
+    assert [row["queue_offset"] for row in rows] == [3, 5]
+    assert len(both(data, names=("topic",))) == 1, "nobody asked for the body"
 
 
 def test_a_bomb_does_not_go_off():
@@ -161,14 +189,29 @@ def test_text_that_is_none_is_marked():
     assert [row["body"] for row in rows] == ["да", "\ufffd!"]
 
 
-def test_json_becomes_fields_and_what_is_none_becomes_null():
-    fields = types.StructType().add("id", types.LongType()).add("name", types.StringType())
-    schema = arrow_schema(types.StructType().add("body", fields))
-    bodies = [b'{"id": 1, "name": "n", "more": 2}', b"{", b"[1]", b'{"id": "x"}', b'{"name": null}']
+FIELDS = types.StructType().add("id", types.LongType()).add("name", types.StringType())
+
+
+def parsed(bodies, fields=FIELDS, mode=BodyMode.PERMISSIVE, names=("body",)):
+    struct = types.StructType()
+    for name in names:
+        struct = struct.add(name, fields if name == "body" else KINDS[TYPES[name]])
+    schema = arrow_schema(struct)
     data = b"".join(record(at, body) for at, body in enumerate(bodies))
-    layout = Layout(("body",), BodyFormat.JSON)
-    batch = to_batch(data, broker="b", start=0, end=9, layout=layout, schema=schema)
-    assert batch.column(0).to_pylist() == [
+    layout = Layout(tuple(names), BodyFormat.JSON, None, mode)
+    arguments = {"queue": QUEUE, "start": 0, "end": 99, "layout": layout, "schema": schema}
+    mine = list(to_batches(data, **arguments, bytes_max=1 << 20))
+    pure = list(pure_batches(data, **arguments, bytes_max=1 << 20))
+    rows = [row for batch in mine for row in batch.to_pylist()]
+    assert rows == [row for batch in pure for row in batch.to_pylist()]
+    return rows
+
+
+ODD = [b'{"id": 1, "name": "n", "more": 2}', b"{", b"[1]", b'{"id": "x"}', b'{"name": null}']
+
+
+def test_json_becomes_fields_and_what_is_none_becomes_null():
+    assert [row["body"] for row in parsed(ODD)] == [
         {"id": 1, "name": "n"},
         None,
         None,
@@ -177,9 +220,58 @@ def test_json_becomes_fields_and_what_is_none_becomes_null():
     ]
 
 
+def test_json_that_does_not_fit_is_left_out_or_ends_the_query_as_asked():
+    rows = parsed(ODD, mode=BodyMode.DROPMALFORMED, names=("queue_offset", "body"))
+    assert [row["queue_offset"] for row in rows] == [0, 4]
+    with pytest.raises(UnreadableBody, match=r"offset 1: .*bodySchema.*bodyMode"):
+        parsed(ODD, mode=BodyMode.FAILFAST)
+    assert parsed([ODD[0], ODD[4]], mode=BodyMode.FAILFAST)[0]["body"]["id"] == 1
+
+
+def test_json_of_every_kind_is_read_or_null():
+    fields = (
+        types.StructType()
+        .add("at", types.TimestampType())
+        .add("day", types.DateType())
+        .add("price", types.DecimalType(10, 2))
+        .add("many", types.ArrayType(types.IntegerType()))
+        .add("inner", types.StructType().add("flag", types.BooleanType()))
+        .add("named", types.MapType(types.StringType(), types.DoubleType()))
+    )
+    good = (
+        b'{"at": "2026-11-15T08:00:00Z", "day": "2026-11-15", "price": 1.25, "many": [1, null],'
+        b' "inner": {"flag": true}, "named": {"a": 0.5}}'
+    )
+    bad = b'{"at": 5, "day": "soon", "price": "much", "many": 1, "inner": [], "named": {"a": "b"}}'
+    first, second = (row["body"] for row in parsed([good, bad], fields))
+    assert str(first["at"]) == "2026-11-15 08:00:00+00:00"
+    assert (str(first["day"]), str(first["price"])) == ("2026-11-15", "1.25")
+    assert (first["many"], first["inner"]) == ([1, None], {"flag": True})
+    assert first["named"] == [("a", 0.5)]
+    assert set(second.values()) == {None}
+
+
+def test_batches_are_bounded_however_much_a_few_bytes_stand_for():
+    packed = compress(bytes(1 << 20), CompressionType.ZLIB)
+    flag = with_compression(1, CompressionType.ZLIB)
+    data = b"".join(record(at, packed, sys_flag=flag) for at in range(40))
+    assert len(data) < 100_000
+    schema, layout = schema_of(("body",)), Layout(("body",))
+    arguments = {"queue": QUEUE, "start": 0, "end": 99, "layout": layout, "schema": schema}
+    for build in (to_batches, pure_batches):
+        sizes = [batch.nbytes for batch in build(data, **arguments, bytes_max=4 << 20)]
+        assert max(sizes) <= 5 << 20, "what was asked for, and one message more"
+        assert sum(sizes) >= 40 << 20
+
+
+def test_a_message_larger_than_a_batch_is_a_batch():
+    data = record(0, b"a" * 5_000) + record(1, b"b" * 5_000)
+    assert [len(row["body"]) for row in both(data, bytes_max=1_000)] == [5_000, 5_000]
+
+
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_damaged_records_never_crash_the_compiled_code(noise, at):
     data = bytearray(b"".join(record(number, b"body") for number in range(4)))
     data[at : at + len(noise)] = noise
     if columns._columns is not None:
-        columns._columns.build(bytes(data), 0, 10, tuple(COLUMNS), None)
+        columns._columns.build(bytes(data), 0, 0, 10, tuple(TYPES), None, columns.expanded, 1 << 20)

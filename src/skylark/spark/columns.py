@@ -1,26 +1,29 @@
-"""Stored messages as Arrow columns: the records of a pull in, a RecordBatch out.
+"""Stored messages as Arrow columns: records in, RecordBatches out.
 
-The compiled twin walks the records twice, once to count and once to fill, and makes no Python
-object for any of them. It does the usual case; a chunk with a compressed body, or in a format that
-is not 4.x's, is left to the code here, which specifies both.
+The compiled twin looks at the records twice, once to count and once to fill, and makes no Python
+object for any of them but those whose body is compressed. What is not of the usual form, such as a
+body that does not expand, is left to the code here, which specifies both.
 
 Records outside a range of offsets, and with a tag other than those asked for, are left out: brokers
-filter tags by their hash alone.
+filter tags by their hash alone. A batch holds about bytes_max, or one message that is larger, also
+where a few compressed bytes stand for many.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidCompression, SkylarkError
+from ..errors import InvalidCompression, InvalidRecord
 from ..model.message import Property, StoredMessage
-from ..protocol.compression import plain_body
-from ..protocol.record import decode_records
-from .options import BodyFormat
+from ..protocol.compression import compression_type, expand, plain_body
+from ..protocol.record import decode_record
+from .bodies import UnreadableBody, parsed_bodies, text_bodies
+from .offsets import QueueKey
+from .options import BodyFormat, BodyMode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +34,6 @@ if os.environ.get("SKYLARK_PURE") != "1":
         from . import _columns  # type: ignore[attr-defined, no-redef, unused-ignore]
 
 
-class UnreadableBody(SkylarkError):
-    """A body that is damaged, too large when expanded, or not text where text was asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Which columns to build, and how."""
@@ -42,73 +41,139 @@ class Layout:
     columns: tuple[str, ...]
     body_format: BodyFormat = BodyFormat.BINARY
     tags: frozenset[str] | None = None  # Exactly these; None for all.
+    mode: BodyMode = BodyMode.FAILFAST
+
+    @property
+    def raw_tags(self) -> frozenset[bytes] | None:
+        """The tags as records have them."""
+        return None if self.tags is None else frozenset(tag.encode() for tag in self.tags)
+
+    @property
+    def built(self) -> tuple[str, ...]:
+        """What the compiled twin builds: parsed bodies that are refused are named by offset."""
+        if self.body_format is BodyFormat.JSON and "queue_offset" not in self.columns:
+            return (*self.columns, "queue_offset")
+        return self.columns
 
 
-def to_batch(
+def to_batches(
     records: bytes | memoryview,
     *,
-    broker: str,
+    queue: QueueKey,
     start: int,
     end: int,
     layout: Layout,
     schema: pa.Schema,
-) -> pa.RecordBatch | None:
-    """The messages with offsets in [start, end), or None if there are none."""
-    compiled = None
-    if _columns is not None:
-        tags = None if layout.tags is None else frozenset(tag.encode() for tag in layout.tags)
-        compiled = _columns.build(records, start, end, layout.columns, tags)
-    if compiled is None:
-        return pure_batch(
-            records, broker=broker, start=start, end=end, layout=layout, schema=schema
-        )
-    count, built = compiled
-    if count == 0:
+    bytes_max: int,
+) -> Iterator[pa.RecordBatch]:
+    """The messages with offsets in [start, end) of records back to back."""
+    at = 0
+    tags = layout.raw_tags
+    while at < len(records):
+        compiled = None
+        if _columns is not None:
+            compiled = _columns.build(
+                records, at, start, end, layout.built, tags, expanded, bytes_max
+            )
+        if compiled is None:
+            yield from pure_batches(
+                memoryview(records)[at:],
+                queue=queue,
+                start=start,
+                end=end,
+                layout=layout,
+                schema=schema,
+                bytes_max=bytes_max,
+            )
+            return
+        at, count, built = compiled
+        if count:
+            yield from assembled(count, built, queue, layout, schema)
+
+
+def expanded(body: bytes, sys_flag: int) -> bytes | None:
+    """What a compressed body stands for; None if it does not expand, and the pure code decides."""
+    try:
+        return expand(body, compression_type(sys_flag))
+    except InvalidCompression:
         return None
-    return _assemble(count, built, broker, layout, schema)
 
 
-def pure_batch(
+def pure_batches(
     records: bytes | memoryview,
     *,
-    broker: str,
+    queue: QueueKey,
     start: int,
     end: int,
     layout: Layout,
     schema: pa.Schema,
-) -> pa.RecordBatch | None:
+    bytes_max: int,
+    wants: Callable[[StoredMessage], bool] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """The same, one message after another."""
+    rows: list[tuple[StoredMessage, bytes | None]] = []
+    size = 0
+    for message in _decoded(records, queue):
+        if not start <= message.queue_offset < end:
+            continue
+        if layout.tags is not None and message.properties.get(Property.TAGS) not in layout.tags:
+            continue
+        if wants is not None and not wants(message):
+            continue
+        body: bytes | None = b""
+        if "body" in layout.columns:
+            try:
+                body = bytes(plain_body(message))
+            except InvalidCompression as error:
+                if layout.mode is BodyMode.FAILFAST:
+                    raise UnreadableBody(queue, message.queue_offset, str(error)) from error
+                if layout.mode is BodyMode.DROPMALFORMED:
+                    continue
+                body = None
+        rows.append((message, body))
+        size += len(body or b"") + message.size_bytes - len(message.body)
+        if size >= bytes_max:
+            yield from _of_rows(rows, queue, layout, schema)
+            rows, size = [], 0
+    yield from _of_rows(rows, queue, layout, schema)
+
+
+def _decoded(records: bytes | memoryview, queue: QueueKey) -> Iterable[StoredMessage]:
+    at = 0
+    while at < len(records):
+        try:
+            message = decode_record(records, at, check_crc=False)
+        except InvalidRecord as error:
+            raise UnreadableBody(
+                queue, None, f"what the broker has sent is damaged: {error}"
+            ) from (error)
+        at += message.size_bytes
+        yield message
+
+
+def _of_rows(
+    rows: list[tuple[StoredMessage, bytes | None]],
+    queue: QueueKey,
+    layout: Layout,
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    messages = [
-        message
-        for message in decode_records(records, check_crc=False)
-        if start <= message.queue_offset < end
-        and (layout.tags is None or message.properties.get(Property.TAGS) in layout.tags)
-    ]
-    if not messages:
-        return None
+    if not rows:
+        return
     arrays = []
+    dropped: list[int] = []
     for name, field in zip(layout.columns, schema, strict=True):
         if name == "broker":
-            arrays.append(_repeated(broker, len(messages)))
+            arrays.append(_repeated(queue.broker, len(rows)))
         elif name == "body":
-            bodies = [_body(message) for message in messages]
-            arrays.append(_bodies(pa.array(bodies, pa.binary()), field.type, layout))
+            bodies = pa.array([body for _, body in rows], pa.binary())
+            offsets = [message.queue_offset for message, _ in rows]
+            array, dropped = _bodies(bodies, field.type, layout, queue, offsets.__getitem__)
+            arrays.append(array)
         else:
-            arrays.append(pa.array([_VALUES[name](message) for message in messages], field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _body(message: StoredMessage) -> bytes:
-    try:
-        return bytes(plain_body(message))
-    except InvalidCompression as error:
-        raise UnreadableBody(f"{_place(message)}: {error}") from error
-
-
-def _place(message: StoredMessage) -> str:
-    return f"topic {message.topic} queue {message.queue_id} offset {message.queue_offset}"
+            arrays.append(pa.array([_VALUES[name](message) for message, _ in rows], field.type))
+    yield from _without(pa.RecordBatch.from_arrays(arrays, schema=schema), dropped)
 
 
 _VALUES: dict[str, Any] = {
@@ -131,23 +196,22 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def _assemble(
-    count: int, built: dict[str, Any], broker: str, layout: Layout, schema: pa.Schema
-) -> pa.RecordBatch:
+def assembled(
+    count: int, built: dict[str, Any], queue: QueueKey, layout: Layout, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Put what the compiled twin has built into Arrow's arrays; buffers are taken, not copied."""
     import pyarrow as pa
 
     arrays: list[pa.Array] = []
+    dropped: list[int] = []
     for name, field in zip(layout.columns, schema, strict=True):
         if name == "broker":
-            arrays.append(_repeated(broker, count))
+            arrays.append(_repeated(queue.broker, count))
             continue
         buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in built[name]]
         if name == "properties":
-            offsets, key_offsets, key_data, value_offsets, value_data, pairs = (
-                *buffers[:5],
-                built["pairs"],
-            )
+            offsets, key_offsets, key_data, value_offsets, value_data = buffers
+            pairs = built["pairs"]
             keys = pa.Array.from_buffers(pa.string(), pairs, [None, key_offsets, key_data])
             values = pa.Array.from_buffers(pa.string(), pairs, [None, value_offsets, value_data])
             struct = pa.StructArray.from_arrays(
@@ -158,59 +222,50 @@ def _assemble(
             )
         elif name == "body":
             bodies = pa.Array.from_buffers(pa.binary(), count, buffers)
-            arrays.append(_bodies(bodies, field.type, layout))
+            array, dropped = _bodies(bodies, field.type, layout, queue, _offset_in(built))
+            arrays.append(array)
         else:
             arrays.append(pa.Array.from_buffers(field.type, count, buffers))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield from _without(pa.RecordBatch.from_arrays(arrays, schema=schema), dropped)
+
+
+def _offset_in(built: dict[str, Any]) -> Callable[[int], int]:
+    def at(row: int) -> int:
+        with memoryview(built["queue_offset"][1]) as view, view.cast("q") as numbers:
+            return int(numbers[row])
+
+    return at
+
+
+def _bodies(
+    bodies: pa.Array,
+    kind: pa.DataType,
+    layout: Layout,
+    queue: QueueKey,
+    offset_of: Callable[[int], int],
+) -> tuple[pa.Array, list[int]]:
+    """Bodies as bytes, as text, or parsed; and the rows that are to be left out."""
+    if layout.body_format is BodyFormat.BINARY:
+        return bodies, []
+    if layout.body_format is BodyFormat.TEXT:
+        return text_bodies(bodies), []
+    array, bad = parsed_bodies(bodies, kind)
+    if bad and layout.mode is BodyMode.FAILFAST:
+        raise UnreadableBody(queue, offset_of(bad[0]), "is no JSON object that fits bodySchema")
+    return array, bad if layout.mode is BodyMode.DROPMALFORMED else []
+
+
+def _without(batch: pa.RecordBatch, dropped: list[int]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if dropped:
+        left_out = set(dropped)
+        batch = batch.filter(pa.array([row not in left_out for row in range(batch.num_rows)]))
+    if batch.num_rows:
+        yield batch
 
 
 def _repeated(text: str, count: int) -> pa.Array:
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(text, pa.string()), count)
-
-
-def _bodies(bodies: pa.Array, kind: pa.DataType, layout: Layout) -> pa.Array:
-    """Bodies as bytes, as text, or parsed."""
-    import pyarrow as pa
-
-    if layout.body_format is BodyFormat.BINARY:
-        return bodies
-    if layout.body_format is BodyFormat.TEXT:
-        try:
-            return bodies.cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([_text(body) for body in bodies.to_pylist()], pa.string())
-    return pa.array([_parsed(body, kind) for body in bodies.to_pylist()], kind)
-
-
-def _text(body: bytes) -> str:
-    # As Spark does with a string from bytes: what is no UTF-8 is marked, nothing is lost silently.
-    return body.decode("utf-8", "replace")
-
-
-def _parsed(body: bytes, kind: pa.DataType) -> dict[str, Any] | None:
-    """A JSON object with the fields of the schema; null where it is none, as from_json does."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    found = {}
-    for field in kind:
-        item = value.get(field.name)
-        found[field.name] = _fitted(item, field.type)
-    return found
-
-
-def _fitted(value: Any, kind: pa.DataType) -> Any:
-    import pyarrow as pa
-
-    if value is None:
-        return None
-    try:
-        pa.scalar(value, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
-        return None
-    return value

@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, InvalidExpression, InvalidName
+from ..filter import SqlExpression, parse_tags
 from ..model.names import check_group_name, check_topic_name
 
 _MIB = 1 << 20
@@ -40,6 +41,22 @@ class BodyFormat(StrEnum):
     BINARY = "binary"
     TEXT = "text"
     JSON = "json"
+
+
+class BodyMode(StrEnum):
+    """What becomes of a row whose body cannot be read; Spark's own words."""
+
+    PERMISSIVE = "permissive"  # Null: the body, or the member that does not fit.
+    DROPMALFORMED = "dropmalformed"  # There is no such row.
+    FAILFAST = "failfast"  # The query ends, and says where.
+
+
+class ReadFrom(StrEnum):
+    """Where messages are read from."""
+
+    NETWORK = "network"
+    FILES = "files"  # The brokers' own; an error where they are not there.
+    AUTO = "auto"  # Their own where they are there, else the network.
 
 
 class Guarantee(StrEnum):
@@ -102,7 +119,10 @@ class ReadOptions:
     fail_on_data_loss: bool
     body_format: BodyFormat
     body_schema: str | None
+    body_mode: BodyMode
     pushdown: bool
+    read_from: ReadFrom = ReadFrom.NETWORK
+    store_path: str | None = None  # {broker} in it stands for the broker's name.
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +211,8 @@ READ_OPTIONS: dict[str, str] = {
     "endingTimestamp": "Batches only: up to this store time, exclusive.",
     "group": "The consumer group under which progress is committed and lag is shown.",
     "commitOffsets": "Whether a stream commits its progress for the group; true.",
-    "filter": "Tags with ||, or an SQL92 condition; evaluated at the broker. * for all.",
+    "filter": "Tags with ||, or an SQL92 condition; evaluated at the broker, or with "
+    "readFrom=files by the task. * for all.",
     "filterType": "TAG or SQL92; TAG.",
     "maxMessagesPerTrigger": "Streams only: at most so many messages a micro-batch; 1000000.",
     "maxBytesPerTrigger": "Streams only: about so many bytes a micro-batch.",
@@ -202,6 +223,13 @@ READ_OPTIONS: dict[str, str] = {
     "failOnDataLoss": "Whether offsets that retention has removed end the query; true.",
     "bodyFormat": "binary, text, or json with bodySchema; binary.",
     "bodySchema": "The columns of a JSON body, as in CREATE TABLE.",
+    "bodyMode": "A body that does not expand, or does not fit bodySchema: permissive makes it "
+    "null, dropmalformed leaves the row out, failfast ends the query. permissive for json, else "
+    "failfast.",
+    "readFrom": "network; files: the brokers' own, under storePath; auto: files where they are "
+    "there and the broker's, else network. network.",
+    "storePath": "The storePathRootDir of the brokers as Spark's workers see it; {broker} in it "
+    "stands for the broker's name.",
     "pushdown": "Batches only: let Spark's filters on topic, broker, queue_id, queue_offset and "
     "store_time narrow what is read; needs spark.sql.python.filterPushdown.enabled. false.",
     "accessKey": "The account; SKYLARK_ACCESS_KEY if not set.",
@@ -249,7 +277,7 @@ def read_options(
                 _refuse(f"{name} is for streams; a batch reads everything at once")
     group = reader.text("group")
     if group is not None:
-        check_group_name(group)
+        _check_name("group", group)
     filter_type: FilterType = reader.one_of("filterType", FilterType, FilterType.TAG)
     body_format: BodyFormat = reader.one_of("bodyFormat", BodyFormat, BodyFormat.BINARY)
     body_schema = reader.text("bodySchema")
@@ -257,6 +285,8 @@ def read_options(
         _refuse(
             "bodyFormat=json and bodySchema go together, such as bodySchema='id long, name string'"
         )
+    read_from: ReadFrom = reader.one_of("readFrom", ReadFrom, ReadFrom.NETWORK)
+    default_mode = BodyMode.PERMISSIVE if body_format is BodyFormat.JSON else BodyMode.FAILFAST
     return ReadOptions(
         access=_access(reader, environment),
         topics=topics,
@@ -265,7 +295,7 @@ def read_options(
         ending=_bound(reader, "ending", LATEST),
         group=group,
         commit_offsets=reader.flag("commitOffsets", True),
-        filter=reader.text("filter", "*") or "*",
+        filter=_filter(reader.text("filter", "*") or "*", filter_type),
         filter_type=filter_type,
         messages_per_trigger_max=reader.number(
             "maxMessagesPerTrigger", 1_000_000 if is_stream else None, least=1, most=2**53
@@ -278,7 +308,10 @@ def read_options(
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         body_format=body_format,
         body_schema=body_schema,
+        body_mode=reader.one_of("bodyMode", BodyMode, default_mode),
         pushdown=reader.flag("pushdown", False),
+        read_from=read_from,
+        store_path=_store_path(reader, read_from),
     )
 
 
@@ -294,7 +327,7 @@ def write_options(
     if len(topics) > 1:
         _refuse("topic: a write goes to one topic; add a column topic to write to several")
     group = reader.text("group", "skylark-spark") or "skylark-spark"
-    check_group_name(group)
+    _check_name("group", group)
     default = Guarantee.EXACTLY_ONCE if is_stream else Guarantee.AT_LEAST_ONCE
     guarantee: Guarantee = reader.one_of("deliveryGuarantee", Guarantee, default)
     sink_id = reader.text("sinkId")
@@ -339,8 +372,49 @@ def _topics(reader: _Reader) -> tuple[str, ...]:
     if not topics:
         _refuse("topic is empty")
     for name in topics:
-        check_topic_name(name)
+        _check_name("topic", name)
     return topics
+
+
+def _check_name(option: str, name: str) -> None:
+    try:
+        check_topic_name(name) if option == "topic" else check_group_name(name)
+    except InvalidName as error:
+        raise InvalidName(f"option {option}: {error.kind}", error.name, error.problem) from error
+
+
+def _filter(text: str, kind: FilterType) -> str:
+    """The condition, which is understood here as it will be at the broker."""
+    try:
+        parse_tags(text) if kind is FilterType.TAG else SqlExpression(text)
+    except InvalidExpression as error:
+        allowed = (
+            "tags such as 'A || B' are"
+            if kind is FilterType.TAG
+            else "a condition such as \"amount > 100 AND region = 'eu'\" is"
+        )
+        raise InvalidExpression(
+            error.expression,
+            f"of the option filter {error.problem}; with filterType={kind} {allowed} allowed",
+            error.position,
+        ) from error
+    return text
+
+
+def _store_path(reader: _Reader, read_from: ReadFrom) -> str | None:
+    path = reader.text("storePath")
+    if read_from is ReadFrom.NETWORK:
+        if path is not None:
+            _refuse("storePath is for readFrom=files or readFrom=auto")
+        return None
+    if path is None:
+        _refuse(
+            f"storePath is needed with readFrom={read_from}: the storePathRootDir of the brokers, "
+            "such as '/var/lib/skylark/{broker}'"
+        )
+    if not path.startswith("/") or "\0" in path or "/../" in f"{path}/":
+        _refuse(f"storePath={path[:80]!r}: a path from / on, without .., is allowed")
+    return path
 
 
 def _check_pattern(pattern: str) -> None:

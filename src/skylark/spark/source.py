@@ -11,7 +11,6 @@ and keeps it for the next task of the same worker.
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -36,11 +35,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import BrokerError, ConfigError, InvalidExpression, TransportError
+from ..errors import ConfigError
 from ..filter import parse_tags
-from ..protocol.codes import RequestCode, ResponseCode
-from .cluster import READER_GROUP, Cluster, pull_fields
-from .columns import Layout, to_batch
+from ..protocol.codes import RequestCode
+from .cluster import Cluster, pull_fields
+from .columns import Layout
 from .offsets import (
     DataLoss,
     Offsets,
@@ -58,21 +57,21 @@ from .options import (
     Access,
     FilterType,
     Guarantee,
+    ReadFrom,
     ReadOptions,
     WriteOptions,
     read_options,
     write_options,
 )
+from .pulls import RangeReader
 from .schema import arrow_schema, check_sink_schema, checked_columns, default_schema
+from .segments import SegmentReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-logger = logging.getLogger(__name__)
-
 _SAMPLE_MESSAGES = 16  # Looked at to know how large messages are.
-_EMPTY_PULLS_MAX = 10_000
 
 _clusters: dict[Access, Cluster] = {}  # Of this worker, kept from task to task.
 
@@ -151,7 +150,10 @@ class _Plan:
         self.options = options
         self.schema = schema
         self.layout = Layout(
-            tuple(checked_columns(schema, options)), options.body_format, _exact_tags(options)
+            tuple(checked_columns(schema, options)),
+            options.body_format,
+            _exact_tags(options),
+            options.body_mode,
         )
 
     def splits(self, cluster: Cluster, wanted: Sequence[Range]) -> list[Split]:
@@ -169,19 +171,21 @@ class _Plan:
         schema = arrow_schema(self.schema)
         cluster = _worker_cluster(self.options.access)
         for one in partition.ranges:
-            yield from RangeReader(cluster, self.options, self.layout, schema, one).batches()
+            kind = SegmentReader if self._reads_files() else RangeReader
+            yield from kind(cluster, self.options, self.layout, schema, one).batches()
+
+    def _reads_files(self) -> bool:
+        options = self.options
+        if options.read_from is ReadFrom.AUTO:
+            # A condition costs a task far more than the broker, whose scanner is compiled.
+            return options.filter_type is not FilterType.SQL92
+        return options.read_from is ReadFrom.FILES
 
 
 def _exact_tags(options: ReadOptions) -> frozenset[str] | None:
     if options.filter_type is not FilterType.TAG:
         return None
-    try:
-        tags = parse_tags(options.filter)
-    except InvalidExpression as error:
-        raise InvalidExpression(
-            error.expression, f"{error.problem}; set the option filter to tags such as 'A || B'"
-        ) from error
-    return frozenset(tags) or None
+    return frozenset(parse_tags(options.filter)) or None
 
 
 def _worker_cluster(access: Access) -> Cluster:
@@ -206,107 +210,6 @@ def _bytes_per_message(cluster: Cluster, wanted: Sequence[Range]) -> float:
             found = int(answer.fields["nextBeginOffset"]) - offset
             return len(answer.body) / max(1, found)
     return 1_024.0
-
-
-class RangeReader:
-    """Reads one range of a queue; the next pull is under way while an answer is decoded."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        options: ReadOptions,
-        layout: Layout,
-        schema: pa.Schema,
-        wanted: Range,
-    ) -> None:
-        self._cluster = cluster
-        self._options = options
-        self._layout = layout
-        self._schema = schema
-        self._range = wanted
-        self._at = wanted.start
-        self._asked: str | None = None  # The broker whose answer is still to come.
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Everything in the range, in order."""
-        empty = 0
-        try:
-            while self._at < self._range.end:
-                begin = self._at
-                body = self._cluster.retried(self._pull)
-                if body is None:
-                    empty = empty + 1 if self._at == begin else 0
-                    if empty > _EMPTY_PULLS_MAX:
-                        raise DataLoss(f"{self._range.queue}: nothing can be read from {begin} on")
-                    continue
-                batch = to_batch(
-                    body,
-                    broker=self._range.queue.broker,
-                    start=begin,
-                    end=self._range.end,
-                    layout=self._layout,
-                    schema=self._schema,
-                )
-                if batch is not None:
-                    yield batch
-        finally:
-            if self._asked is not None:  # Spark wants no more: an answer is left on the wire.
-                self._cluster.drop(self._asked)
-
-    def _pull(self) -> bytes | memoryview | None:
-        address, self._asked = self._asked, None
-        if address is None:
-            address = self._ask()
-        answer = self._cluster.wire(address).answer()
-        code = answer.code
-        if code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
-            self._moved(int(answer.fields["minOffset"]), int(answer.fields["maxOffset"]))
-            return None
-        if code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            raise BrokerError(code, answer.remark, address)
-        self._at = max(self._at, int(answer.fields["nextBeginOffset"]))
-        if self._at < self._range.end:
-            try:
-                self._asked = self._ask()
-            except TransportError as error:  # What has come is good; the next pull begins anew.
-                self._cluster.drop(error.address)
-        return answer.body if code == 0 else None
-
-    def _ask(self) -> str:
-        options, queue = self._options, self._range.queue
-        address = self._cluster.broker_address(queue.topic, queue.broker)
-        fields = pull_fields(
-            queue,
-            self._at,
-            min(options.pull_count, self._range.end - self._at),
-            options.pull_bytes,
-            group=options.group or READER_GROUP,
-            subscription=options.filter,
-            kind=options.filter_type,
-        )
-        self._cluster.wire(address).ask(RequestCode.PULL_MESSAGE, fields)
-        return address
-
-    def _moved(self, first: int, last: int) -> None:
-        """The offset is not there: its messages were removed, or the queue has become shorter."""
-        wanted = self._range
-        if self._at < first:
-            missing = Range(wanted.queue, self._at, min(first, wanted.end))
-            if self._options.fail_on_data_loss:
-                raise DataLoss(describe_loss([missing]))
-            logger.warning("lost: %s", describe_loss([missing]))
-            self._at = first
-            return
-        if self._at >= last:
-            missing = Range(wanted.queue, self._at, wanted.end)
-            if self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{wanted.queue} ends at {last}, and was to be read up to {wanted.end}: it "
-                    "has lost messages, or is another one of that name. Set failOnDataLoss=false "
-                    "to go on"
-                )
-            logger.warning("lost: %s", describe_loss([missing]))
-            self._at = wanted.end
 
 
 class SkylarkReader(DataSourceReader):

@@ -16,8 +16,9 @@ from ..protocol.command import Command
 from ..protocol.frame import FRAME_BYTES_MAX, FrameLimits, decode_frames, encode_frames
 from .options import Access
 
-_RECEIVE_BYTES = 1 << 20
 _LENGTH_BYTES = 4
+_PREFIX_BYTES = 8
+_BUFFER_BYTES = 64 << 10
 _LIMITS = FrameLimits(frame_bytes_max=FRAME_BYTES_MAX)
 
 
@@ -38,6 +39,7 @@ class Wire:
         self._opaque = 0
         self._asked: deque[int] = deque()
         self._early: dict[int, Command] = {}
+        self._buffer = bytearray(_BUFFER_BYTES)
 
     def close(self) -> None:
         """End the conversation."""
@@ -62,14 +64,23 @@ class Wire:
             raise ConnectionLost(self.address, str(error)) from error
 
     def answer(self) -> Command:
-        """The answer to the oldest request that has none yet; raises TransportError."""
+        """The answer to the oldest request that has none yet; raises TransportError.
+
+        Its body lies in this connection's buffer, and is good until the next answer is taken.
+        """
         opaque = self._asked.popleft()
-        while opaque not in self._early:
+        early = self._early.pop(opaque, None)
+        if early is not None:
+            return early
+        while True:
             command = self._receive()
             # Notices that a server sends by itself are not for a reader without members.
-            if command.flag & 1:
-                self._early[command.opaque] = command
-        return self._early.pop(opaque)
+            if not command.flag & 1:
+                continue
+            if command.opaque == opaque:
+                return command
+            command.body = bytes(command.body)
+            self._early[command.opaque] = command
 
     def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         """Ask and wait; raises BrokerError for an answer other than success."""
@@ -80,26 +91,33 @@ class Wire:
         return answer
 
     def _receive(self) -> Command:
-        # A frame of megabytes is read in one piece into its own buffer: nothing is copied twice.
-        prefix = self._read(_LENGTH_BYTES)
-        length = int.from_bytes(prefix, "big", signed=True)
-        if not 4 <= length <= FRAME_BYTES_MAX - _LENGTH_BYTES:
+        # A frame of megabytes goes from the socket to its place, and is not copied after that.
+        self._read(0, _PREFIX_BYTES)
+        length = int.from_bytes(self._buffer[:4], "big", signed=True)
+        header_length = int.from_bytes(self._buffer[5:8], "big")
+        if not 4 <= length <= FRAME_BYTES_MAX - _LENGTH_BYTES or header_length > length - 4:
             raise ConnectionLost(self.address, f"a frame of {length} bytes is not acceptable")
-        frame = prefix + self._read(length)
+        end = _LENGTH_BYTES + length
+        if len(self._buffer) < end:
+            # Answers that are still looked at keep the old one.
+            self._buffer = self._buffer[:_PREFIX_BYTES] + bytearray(end - _PREFIX_BYTES)
+        self._read(_PREFIX_BYTES, end)
+        body_at = _PREFIX_BYTES + header_length
+        head = (4 + header_length).to_bytes(4, "big") + self._buffer[4:body_at]
         commands, _, violation = decode_frames(
-            frame, _LIMITS.frame_bytes_max, _LIMITS.header_bytes_max
+            bytes(head), _LIMITS.frame_bytes_max, _LIMITS.header_bytes_max
         )
         if violation is not None or len(commands) != 1:
             raise ConnectionLost(self.address, f"what it sent is no frame: {violation}")
-        return commands[0]
+        (command,) = commands
+        command.body = memoryview(self._buffer).toreadonly()[body_at:end]
+        return command
 
-    def _read(self, size: int) -> bytes:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        at = 0
-        while at < size:
+    def _read(self, at: int, end: int) -> None:
+        view = memoryview(self._buffer)
+        while at < end:
             try:
-                count = self._socket.recv_into(view[at : at + _RECEIVE_BYTES])
+                count = self._socket.recv_into(view[at:end])
             except TimeoutError as error:
                 raise CallTimeout(self.address, self._access.timeout_ms) from error
             except OSError as error:
@@ -107,4 +125,3 @@ class Wire:
             if count == 0:
                 raise ConnectionLost(self.address, "the peer closed")
             at += count
-        return bytes(buffer)
