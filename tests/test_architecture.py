@@ -51,6 +51,7 @@ LAYERS = {
 WIDER = {
     "__main__.py": {"cli"},
     "sync.py": {"client"},
+    "log_shipper.py": {"client"},
     "__init__.py": {"client", "remote"},
     "nameserver/app.py": {"net"},
     "nameserver/address_service.py": {"net"},
