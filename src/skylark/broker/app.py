@@ -26,7 +26,7 @@ from typing import Final, Protocol, Self
 
 from .. import collector
 from ..clock import Clock, SystemClock
-from ..errors import StoreError, TransportError
+from ..errors import BrokerError, StoreError, TransportError
 from ..model.topic import TopicConfig
 from ..net.channel import Channels
 from ..net.config import NetConfig
@@ -47,6 +47,7 @@ from ..remote.addresses import (
     HttpFetch,
 )
 from ..replication import EpochTable
+from ..replication.raft_group import RaftGroup
 from ..sandbox import Workers
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
@@ -57,6 +58,7 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
 from .delay import DelayService
+from .durability import AgreedWaiter, FlushWaiter
 from .filter_server import FilterServer
 from .filters import FilterTable
 from .flow import FlowControl
@@ -67,11 +69,13 @@ from .observer import Observer
 from .offsets import ConsumerOffsets
 from .parts import Parts
 from .processors.heartbeat import HeartbeatProcessor
+from .raft_mode import RaftMode, raft_config
 from .refill import KnownReplicas, Refill, replica_addresses
 from .registration import Registration
 from .replication import Replication, make_secret
 from .slave_sync import SlaveSync
 from .staging import StagingService
+from .state_log import StateLog
 from .stats import SAMPLE_MS, Both, BrokerStats
 from .timers import TimerService
 from .topics import TopicTable
@@ -190,7 +194,13 @@ class Broker:
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         config, clock = self._live.current, self._clock
         store = stack.enter_context(
-            MessageStore.open(config.store_config(), self._files, clock, progress=_report_recovery)
+            MessageStore.open(
+                config.store_config(),
+                self._files,
+                clock,
+                progress=_report_recovery,
+                is_member=config.is_raft,
+            )
         )
         store.mark_open()
         channels = await stack.enter_async_context(
@@ -213,7 +223,7 @@ class Broker:
         scope = await stack.enter_async_context(TaskScope())
         await stack.enter_async_context(_as_it_was_raised(parts.predicates.running()))
         await stack.enter_async_context(_keeping_time(parts, scope))
-        if not store.is_replica:
+        if not store.is_replica and parts.raft is None:
             # What a replica delivered would be in its log, and not in its master's.
             await stack.enter_async_context(_delivering(parts, scope))
             stack.callback(scope.spawn(parts.transactions.run()).cancel)
@@ -226,7 +236,13 @@ class Broker:
         ):
             stack.callback(timer.cancel)
         # Before the port for clients, and so closed after it: their last sends need replicas.
-        await stack.enter_async_context(parts.replication.listening(config.replication_port))
+        if parts.raft is None:
+            replicas = parts.replication.listening(config.replication_port)
+        else:
+            for warning in config.raft_warnings():
+                logger.warning("config: %s", warning)
+            replicas = parts.raft.running(scope)
+        await stack.enter_async_context(_as_it_was_raised(replicas))
         await self._listen(stack, parts)
         self._registration = registration = Registration(
             self._live,
@@ -237,8 +253,11 @@ class Broker:
             self._rng,
         )
         parts.topics.on_change = registration.topics_changed
-        registration.on_master = parts.replication.master_seen
-        parts.replication.ask_again = registration.register_soon
+        if parts.raft is None:
+            registration.on_master = parts.replication.master_seen
+            parts.replication.ask_again = registration.register_soon
+        else:
+            parts.raft.on_role = registration.role_changed
         stack.push_async_callback(self._stop_serving, parts)
         if config.advertised_address_check:
             await self._check_advertised(channels, parts)
@@ -250,6 +269,9 @@ class Broker:
         await registration.register()
         keeping = scope.spawn(registration.keep())
         stack.callback(keeping.cancel)
+        if parts.raft is not None:
+            stack.push_async_callback(parts.raft.transfer)
+            return
         if config.broker_role == "SYNC_MASTER" and config.name_servers:
             servers = [RemoteNameServer(channels, address) for address in config.name_servers]
             stack.callback(scope.spawn(self._know_replicas(parts, servers)).cancel)
@@ -260,7 +282,7 @@ class Broker:
     async def _refill(self, store: MessageStore, channels: Channels) -> ConsumerOffsetTable | None:
         """Let a master get back what only its replicas have; return their committed offsets."""
         config = self._live.current
-        if config.is_replica:
+        if config.is_replica or config.is_raft:
             store.is_replica = True
             return None
         known = self._known_replicas = KnownReplicas(store.config.store_path_root_dir, self._files)
@@ -343,7 +365,7 @@ class Broker:
         self._listener = await stack.enter_async_context(
             Listener(config, _switchboard(table, parts), self._network)
         )
-        parts.identity.bind(self._listener.address[1], parts.replication.port)
+        parts.identity.bind(self._listener.address[1], (parts.raft or parts.replication).port)
         if config.listen_port:
             # Old clients send to this port, so that no pull is ever in their way.
             fast = dataclasses.replace(config, listen_port=config.listen_port + FAST_PORT_STEP)
@@ -356,36 +378,60 @@ class Broker:
         folder = os.path.join(store.config.store_path_root_dir, "config")
         files.make_directory(folder)
         topics = TopicTable(config, os.path.join(folder, "topics.json"), files, clock)
-        topics.load()
         groups = GroupTable(
             os.path.join(folder, "subscriptionGroup.json"),
             files,
             clock,
             may_create=lambda: live.current.auto_create_subscription_group,
         )
-        groups.load()
         offsets = ConsumerOffsets(
             os.path.join(folder, "consumerOffset.json"),
             files,
             clock,
             max_offset=store.max_offset,
         )
-        offsets.load()
+        locks = QueueLocks(clock, lease_ms=lambda: live.current.queue_lock_lease_ms)
         arrivals = Arrivals(store, clock)
         store.set_on_arrivals(arrivals.arrived)
         stats = BrokerStats(clock, cluster=config.broker_cluster_name)
         observer = stats if self._observer is None else Both(stats, self._observer)
+        group: RaftGroup | None = None
+        waiter: FlushWaiter = flusher
+        if config.is_raft:
+            group = self._raft_group(store, flusher)
+            waiter = AgreedWaiter(store, group.quorum)
         delay = DelayService(
             store,
             arrivals,
-            flusher,
+            waiter,
             clock,
             os.path.join(folder, "delayOffset.json"),
             files,
             save_interval_ms=config.flush_delay_offset_interval,
             observer=observer,
         )
+        identity = Identity(live, ip=self._host_ip, port=config.listen_port)
+        state: StateLog | None = None
+        if config.is_raft:
+            state = StateLog(
+                store,
+                arrivals,
+                identity,
+                clock,
+                os.path.join(folder, "raftState.json"),
+                files,
+                topics=topics,
+                groups=groups,
+                offsets=offsets,
+                locks=locks,
+                delay=delay,
+            )
+        topics.load()
+        groups.load()
+        offsets.load()
         delay.load()
+        if state is not None:
+            state.load()
 
         def may_notify(name: str) -> bool:
             group = groups.get(name)
@@ -411,7 +457,6 @@ class Broker:
             logger.critical("a master of epoch %d has taken our place; no more writes", epoch)
 
         replication.on_replaced = replaced
-        identity = Identity(live, ip=self._host_ip, port=config.listen_port)
         clients = Clients(
             clock, expiry_ms=lambda: live.current.client_expiry_ms, may_notify=may_notify
         )
@@ -431,7 +476,7 @@ class Broker:
             offsets=offsets,
             store=store,
             arrivals=arrivals,
-            flusher=flusher,
+            flusher=waiter,
             clock=clock,
             observer=observer,
         )
@@ -449,12 +494,28 @@ class Broker:
             identity,
             store=store,
             arrivals=arrivals,
-            flusher=flusher,
+            flusher=waiter,
             clock=clock,
             files=files,
             observer=observer,
         )
         timers.load()
+        raft: RaftMode | None = None
+        keepers: list[_Keeper] = [delay, timers, transactions, staging, archived]
+        if group is not None and state is not None:
+            raft = RaftMode(
+                live,
+                identity,
+                store,
+                group,
+                state,
+                delay=delay,
+                timers=timers,
+                transactions=transactions,
+                staging=staging,
+            )
+            flow.not_leading = raft.refusal
+            keepers.append(state)
         return Parts(
             live=live,
             identity=identity,
@@ -462,7 +523,7 @@ class Broker:
             groups=groups,
             clients=clients,
             offsets=offsets,
-            locks=QueueLocks(clock, lease_ms=lambda: live.current.queue_lock_lease_ms),
+            locks=locks,
             arrivals=arrivals,
             delay=delay,
             timers=timers,
@@ -472,15 +533,13 @@ class Broker:
             predicates=predicates,
             flow=flow,
             replication=replication,
+            raft=raft,
             observer=observer,
             stats=stats,
             store=store,
             flusher=flusher,
-            retention=Retention(
-                store,
-                clock,
-                undelivered_from=lambda: _oldest(delay, timers, transactions, staging, archived),
-            ),
+            waiter=waiter,
+            retention=Retention(store, clock, undelivered_from=lambda: _oldest(*keepers)),
             files=files,
             clock=clock,
             rng=self._rng,
@@ -489,17 +548,33 @@ class Broker:
             announce=self._announce,
         )
 
+    def _raft_group(self, store: MessageStore, flusher: Flusher) -> RaftGroup:
+        return RaftGroup(
+            raft_config(self._live.current),
+            store,
+            flusher,
+            files=self._files,
+            clock=self._clock,
+            network=self._network,
+            rng=self._rng,
+            random_bytes=self._random_bytes,
+        )
+
     # While it runs.
 
     async def _save_offsets(self, parts: Parts) -> None:
         while True:
             await self._clock.sleep_ms(self._live.current.flush_consumer_offset_interval)
-            content = parts.offsets.take_changed()
-            if content is None:
-                continue
             try:
                 # Two syncs take long on a busy disk, and the loop has other things to do.
-                await to_the_end(parts.offsets.write, content)
+                if parts.raft is not None:
+                    save = parts.raft.state.take_changed()
+                    if save is not None:
+                        await to_the_end(save)
+                    continue
+                content = parts.offsets.take_changed()
+                if content is not None:
+                    await to_the_end(parts.offsets.write, content)
             except StoreError as error:
                 logger.error("consumer offsets not saved, tried again: %s", error)
 
@@ -518,7 +593,10 @@ class Broker:
         while True:
             await self._clock.sleep_ms(self._live.current.client_scan_interval_ms)
             parts.clients.drop_expired()
-            parts.locks.drop_expired()
+            try:
+                parts.locks.drop_expired()
+            except BrokerError as error:
+                logger.warning("locks that have run out are dropped later: %s", error.remark)
 
     async def _sample_stats(self, parts: Parts) -> None:
         while True:
@@ -536,6 +614,8 @@ class Broker:
         self._permission = config.broker_permission
 
     async def _announce(self, topics: Iterable[TopicConfig]) -> None:
+        if self.parts is not None and self.parts.raft is not None:
+            await self.parts.raft.state.settled()  # What is not agreed is nobody's to know.
         if self._registration is not None:
             await self._registration.announce(topics)
 
@@ -610,7 +690,10 @@ def _oldest(*keepers: _Keeper) -> int | None:
 
 def _save(parts: Parts) -> None:
     try:
-        parts.offsets.save()
+        if parts.raft is not None:
+            parts.raft.state.save()
+        else:
+            parts.offsets.save()
     except StoreError as error:
         logger.error("consumer offsets not saved: %s", error)
     try:

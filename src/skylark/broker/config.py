@@ -15,6 +15,7 @@ from ..config import ServerSettings, setting
 from ..errors import ConfigError, InvalidName
 from ..model.names import check_topic_name
 from ..store.config import DELAY_LEVELS, FlushDiskType, StoreConfig
+from .raft_members import find_member, read_members
 
 LISTEN_PORT = 10911
 FAST_PORT_STEP = -2
@@ -528,7 +529,7 @@ class BrokerConfig(ServerSettings):
 
     enable_d_leger_commit_log: bool = setting(
         False,
-        "Replicate by Raft; not available yet.",
+        "Be a member of a Raft group, which chooses its master itself.",
         rocketmq_key="enableDLegerCommitLog",
         rocketmq_default=False,
     )
@@ -853,24 +854,52 @@ class BrokerConfig(ServerSettings):
         at_least=0,
         at_most=_GIB,
     )
+    d_leger_group: str = setting(
+        "", "Name of the Raft group; empty stands for brokerName.", rocketmq_key="dLegerGroup"
+    )
+    d_leger_peers: str = setting(
+        "",
+        "All members of the Raft group, as `n0-host:port;n1-host:port`.",
+        rocketmq_key="dLegerPeers",
+    )
+    d_leger_self_id: str = setting(
+        "",
+        "Which member of dLegerPeers this broker is, such as `n0`.",
+        rocketmq_key="dLegerSelfId",
+    )
+    preferred_leader_id: str = setting(
+        "",
+        "The member that is to lead while it is well; empty leaves it to the election.",
+        rocketmq_key="preferredLeaderId",
+    )
+    raft_heartbeat_interval_ms: int = setting(
+        200,
+        "How often a leader shows the other members that it lives.",
+        at_least=10,
+        at_most=60_000,
+    )
+    raft_election_timeout_ms: int = setting(
+        1_000,
+        "After a silence of once to twice this long, members elect another leader.",
+        at_least=50,
+        at_most=600_000,
+    )
 
     def check_together(self) -> None:
         ServerSettings.check_together(self)
-        if self.is_replica and self.broker_id == 0:
+        if self.is_raft:
+            self._check_raft()
+        elif self.is_replica and self.broker_id == 0:
             raise ConfigError(
                 "brokerRole=SLAVE with brokerId=0, which is the master's; set brokerId=1 or above"
             )
-        if not self.is_replica and self.broker_id != 0:
+        elif not self.is_replica and self.broker_id != 0:
             raise ConfigError(
                 f"brokerId={self.broker_id} with brokerRole={self.broker_role}: a master has 0; "
                 "set brokerId=0, or brokerRole=SLAVE for a replica"
             )
-        for key, is_wanted in (
-            ("aclEnable", self.acl_enable),
-            ("enableDLegerCommitLog", self.enable_d_leger_commit_log),
-        ):
-            if is_wanted:
-                raise ConfigError(f"{key}=true: this is not available yet; set it to false")
+        if self.acl_enable:
+            raise ConfigError("aclEnable=true: this is not available yet; set it to false")
         for key, name in (
             ("brokerName", self.broker_name),
             ("brokerClusterName", self.broker_cluster_name),
@@ -887,6 +916,52 @@ class BrokerConfig(ServerSettings):
             )
         self.store_config()  # It refuses what the store cannot use.
 
+    def _check_raft(self) -> None:
+        members = read_members(self.d_leger_peers)
+        own = find_member(members, self.d_leger_self_id, "dLegerSelfId")
+        if self.preferred_leader_id:
+            find_member(members, self.preferred_leader_id, "preferredLeaderId")
+        if own.port in (self.listen_port, self.listen_port + FAST_PORT_STEP):
+            raise ConfigError(
+                f"dLegerPeers: port {own.port} of {own.name} is what clients connect to "
+                f"(listenPort={self.listen_port}); give the group another one"
+            )
+        if self.raft_election_timeout_ms < 3 * self.raft_heartbeat_interval_ms:
+            raise ConfigError(
+                f"raftElectionTimeoutMs={self.raft_election_timeout_ms} is less than three times "
+                f"raftHeartbeatIntervalMs={self.raft_heartbeat_interval_ms}: one lost heartbeat "
+                "would cost a leader its place; raise the first, or lower the second"
+            )
+        if self.d_leger_group:
+            try:
+                check_topic_name(self.d_leger_group)
+            except InvalidName as error:
+                raise ConfigError(f"dLegerGroup={self.d_leger_group}: it {error.problem}") from None
+
+    def raft_warnings(self) -> list[str]:
+        """What is odd about the settings of a Raft group, and is taken all the same."""
+        warnings = []
+        count = len(read_members(self.d_leger_peers))
+        if count == 1:
+            warnings.append("dLegerPeers names one member: nothing is replicated; add two others")
+        elif count % 2 == 0:
+            warnings.append(
+                f"dLegerPeers names {count} members: that survives no more failures than "
+                f"{count - 1}; use an odd number"
+            )
+        for key, is_set in (
+            ("brokerRole", self.broker_role != "ASYNC_MASTER"),
+            ("brokerId", self.broker_id != 0),
+            ("transientStorePoolEnable", self.transient_store_pool_enable),
+            ("haMasterAddress", bool(self.ha_master_address)),
+        ):
+            if is_set:
+                warnings.append(
+                    f"{key} has no effect with enableDLegerCommitLog=true: the group decides; "
+                    "take it out"
+                )
+        return warnings
+
     def store_config(self) -> StoreConfig:
         """What the store needs of it."""
         names = {item.name for item in dataclasses.fields(StoreConfig)}
@@ -896,8 +971,10 @@ class BrokerConfig(ServerSettings):
             if item.name in names
         }
         values["flush_disk_type"] = FlushDiskType(self.flush_disk_type)
+        if self.is_raft:  # A member counts only what is on its disk.
+            values["flush_disk_type"] = FlushDiskType.SYNC_FLUSH
         values["store_path_root_dir"] = os.path.expanduser(self.store_path_root_dir)
-        if self.is_replica:
+        if self.is_replica or self.is_raft:
             values["transient_store_pool_enable"] = False
         return StoreConfig(**values)
 
@@ -910,8 +987,18 @@ class BrokerConfig(ServerSettings):
 
     @property
     def is_replica(self) -> bool:
-        """Whether it copies a master's log."""
-        return self.broker_role == "SLAVE"
+        """Whether it copies a master's log, for as long as it runs."""
+        return self.broker_role == "SLAVE" and not self.is_raft
+
+    @property
+    def is_raft(self) -> bool:
+        """Whether it is a member of a Raft group, and its role may change at any time."""
+        return self.enable_d_leger_commit_log
+
+    @property
+    def raft_group(self) -> str:
+        """The name that members of one group share."""
+        return self.d_leger_group or self.broker_name
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ only its head needs watching: there is one timer for all levels, set for the ear
     # key, and only what is not found there is delivered again. The same after a table that was
     # lost, cannot be read, or says what cannot be.
 
+In a Raft group the progress is a record of the log, behind the copies that it counts. Whoever
+begins to lead goes on from there, and looks for what the former leader has delivered since.
+
 Where the wall clock steps back, or a level was made shorter, a head could lie further ahead than
 its level's whole delay: it waits that delay from when it is seen, not more.
 """
@@ -29,7 +32,8 @@ from ..protocol.record import decode_record
 from ..store import Arrival, MessageStore, PutMessage, PutStatus
 from .arrivals import Arrivals
 from .deferral import restored
-from .durability import FlushWaiter
+from .durability import FlushWaiter, is_safe
+from .ledger import Change, Ledger
 from .observer import Observer
 from .saved_table import SavedTable, SmallFiles
 
@@ -77,6 +81,10 @@ class DelayService:
         self._is_changed = False
         self._wake = asyncio.Event()
         self.delivered_total = 0
+        # In a Raft group: where progress is written down, and what the group has agreed on.
+        self.ledger: Ledger | None = None
+        self._agreed: dict[int, int] = {}
+        self._is_leading = False
 
     def load(self) -> None:
         """Read how far delivery has come; numbers that fit no queue are corrected."""
@@ -102,6 +110,8 @@ class DelayService:
                     "level=%d offset %d is outside of %d to %d, corrected to %d",
                     level, given, first, last, self._offsets[level],
                 )  # fmt: skip
+        if self.ledger is not None:
+            self._agreed = dict(offsets)
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -121,6 +131,54 @@ class DelayService:
                 self._offsets[level] = max(0, offset)
                 self._is_changed = True
 
+    # In a Raft group.
+
+    def write_progress(self) -> None:
+        """Write down how far delivery has come; raises BrokerError."""
+        assert self.ledger is not None
+        if self._is_changed and self._is_leading:
+            self.ledger.write(Change.DELAY, {"table": self.body().to_members()})
+            self._is_changed = False
+
+    def apply(self, table: DelayOffsetTable) -> None:
+        """Take note of what the group has agreed on; the leader knows better."""
+        self._agreed.update(table.offsets)
+        if not self._is_leading:
+            self._offsets.update(
+                {level: max(0, o) for level, o in table.offsets.items() if level in self._offsets}
+            )
+
+    def agreed(self) -> DelayOffsetTable:
+        """What the group has agreed on."""
+        return DelayOffsetTable(dict(self._agreed))
+
+    def begin_leading(self) -> None:
+        """Go on where the group is; below the end of each queue the former leader may have been."""
+        self._is_leading = True
+        self._heads.clear()
+        self._seen.clear()
+        for level in self._offsets:
+            first = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+            last = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            given = self._agreed.get(level, first)
+            self._offsets[level] = max(first, given) if given <= last else first
+            self._unsure[level] = last
+
+    def end_leading(self) -> None:
+        """Forget deliveries that the group may not agree on."""
+        self._is_leading = False
+        self._is_changed = False
+        for level in self._offsets:
+            self._offsets[level] = max(0, self._agreed.get(level, 0))
+
+    def encoded(self) -> bytes:
+        """What write() takes, for a save on another thread."""
+        return self._saved.encode(self.agreed())
+
+    def write(self, content: bytes) -> None:
+        """Replace the file by what encoded() gave; may run on another thread."""
+        self._saved.write(content)
+
     def undelivered_from(self) -> int | None:
         """The physical offset of the oldest message that is still to be delivered."""
         oldest: int | None = None
@@ -134,11 +192,18 @@ class DelayService:
     # Running.
 
     async def run(self) -> None:
-        """Deliver for ever."""
+        """Deliver for ever; in a Raft group, for as long as it leads."""
         self._arrivals.listen(SCHEDULE_TOPIC, self._arrived)
         for level in self._offsets:
             self._store.watch(SCHEDULE_TOPIC, level - 1)
             self._heads[level] = 0
+        try:
+            await self._run()
+        finally:
+            for level in self._offsets:
+                self._store.unwatch(SCHEDULE_TOPIC, level - 1)
+
+    async def _run(self) -> None:
         while True:
             self._wake.clear()
             wait_ms = self._deliver_due()
@@ -170,7 +235,7 @@ class DelayService:
         body, end = self.body(), self._delivered_end
         self._is_changed = False
         try:
-            if not self._store.is_flushed(end):
+            if not is_safe(self._store, end):
                 await self._flusher.flushed(end)
             self._saved.save(body)
         except StoreError as error:

@@ -5,9 +5,11 @@
     SYNC_FLUSH      ASYNC_MASTER    on the disk
     ASYNC_FLUSH     SYNC_MASTER     in the log, and at a replica
     SYNC_FLUSH      SYNC_MASTER     on the disk, and at a replica, on its disk if it has SYNC_FLUSH
+    any             Raft group      on the disks of most members
 
 One after the other: a replica is sent only what its master will not lose. Where it takes too long
-the message is stored all the same, and the answer says what is missing.
+the message is stored all the same, and the answer says what is missing. Not so in a Raft group: it
+may yet drop a message that most members do not have, and so the answer is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from ..replication.quorum import Quorum
+from ..errors import StoreClosed
 from ..store import MessageStore, PutStatus
 from .flow import FlowControl
 
@@ -27,6 +29,48 @@ class FlushWaiter(Protocol):
     def flushed(self, offset: int) -> asyncio.Future[bool]: ...
 
 
+class Waiters(Protocol):
+    """What is asked of replicas: replication.Quorum, or a Raft group's."""
+
+    def is_available(self, offset: int) -> bool: ...
+    def is_replicated(self, offset: int) -> bool: ...
+    def replicated(self, offset: int) -> asyncio.Future[bool]: ...
+
+
+class AgreedWaiter:
+    """What takes the flusher's place in a Raft group: what is not agreed may not stay."""
+
+    def __init__(self, store: MessageStore, quorum: Waiters) -> None:
+        self._store = store
+        self._quorum = quorum
+
+    def flushed(self, offset: int) -> asyncio.Future[bool]:
+        """A future that is done when the group has agreed up to an offset."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if is_safe(self._store, offset):
+            future.set_result(True)
+            return future
+
+        def agreed(done: asyncio.Future[bool]) -> None:
+            if future.done():
+                return
+            if not done.cancelled() and done.exception() is None and done.result():
+                future.set_result(True)
+                return
+            future.set_exception(
+                StoreClosed("leadership was lost before the group agreed; try the new leader")
+            )
+            future.exception()  # Seen: who gave up waiting will not fetch it.
+
+        self._quorum.replicated(offset).add_done_callback(agreed)
+        return future
+
+
+def is_safe(store: MessageStore, offset: int) -> bool:
+    """Whether nothing below an offset can be lost: flushed, and agreed where that is needed."""
+    return store.is_flushed(offset) and (store.agreed is None or store.agreed >= offset)
+
+
 class Durability:
     """Knows what answers wait for."""
 
@@ -35,7 +79,7 @@ class Durability:
         store: MessageStore,
         flusher: FlushWaiter,
         flow: FlowControl,
-        quorum: Quorum | None,
+        quorum: Waiters | None,
         *,
         replica_timeout_ms: int,
     ) -> None:
@@ -44,7 +88,9 @@ class Durability:
         self.flow = flow
         self.quorum = quorum  # None: nobody waits for replicas.
         self.replica_timeout_ms = replica_timeout_ms
-        self.flushes = store.config.is_sync_flush
+        # A group agrees on what most members have on their disks; more is not waited for.
+        self.is_raft = store.agreed is not None
+        self.flushes = store.config.is_sync_flush and not self.is_raft
         self.is_waited_for = self.flushes or quorum is not None
 
     def is_safe(self, end: int) -> bool:
@@ -108,17 +154,20 @@ class _Wait:
         quorum = owner.quorum
         if quorum is None or quorum.is_replicated(self._end):
             self._finish(None)
-        elif not quorum.is_available(self._end):
+        elif not owner.is_raft and not quorum.is_available(self._end):
             self._finish(PutStatus.SLAVE_NOT_AVAILABLE)
         else:
             owner.flow.begin_replica_wait(self._count)
             self._leave = owner.flow.end_replica_wait
-            self._start_timer(owner.replica_timeout_ms, PutStatus.FLUSH_SLAVE_TIMEOUT)
+            late = PutStatus.OS_PAGECACHE_BUSY if owner.is_raft else PutStatus.FLUSH_SLAVE_TIMEOUT
+            self._start_timer(owner.replica_timeout_ms, late)
             quorum.replicated(self._end).add_done_callback(self._replicated)
 
     def _replicated(self, done: asyncio.Future[bool]) -> None:
-        if self._leave is not None:
-            self._finish(None)
+        if self._leave is None:
+            return
+        is_lost = done.cancelled() or done.exception() is not None or not done.result()
+        self._finish(PutStatus.SERVICE_NOT_AVAILABLE if is_lost else None)
 
     def _start_timer(self, timeout_ms: int, status: PutStatus) -> None:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@
     [TIMEOUT_CLEAN_QUEUE]      2      the send has waited too long before it was looked at
     [OVERLOAD]                 2      too many sends wait for the disk
     [SLAVE]                    14     it is a replica; its master takes writes
+    [NOT_LEADER]               14     another member of its Raft group takes writes
     [REPLACED]                 14     another broker has become master in its place
     shutting down              14     the broker stops; another one may take it
 
@@ -13,6 +14,8 @@ Producers turn to another broker on 14 and report 2 to the application, as Rocke
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..clock import Clock
 from ..protocol.codes import ResponseCode
@@ -28,6 +31,8 @@ class FlowControl:
         self._store = store
         self._clock = clock
         self.is_stopping = False
+        # In a Raft group: why this member takes no writes, None where it does.
+        self.not_leading: Callable[[], str | None] | None = None
         self.replaced_by = 0  # The epoch of another master, proved by a replica that follows it.
         self.waiting = 0  # Sends that wait for the disk.
         self.waiting_for_replicas = 0
@@ -61,6 +66,8 @@ class FlowControl:
         store = self._store
         if not store.is_writable or self.is_stopping or self.replaced_by:
             return self._unavailable()
+        if self.not_leading is not None and self.not_leading() is not None:
+            return self._unavailable()
         if self.waiting or self.waiting_for_replicas or waited_ms:
             return self._busy(waited_ms)
         return None
@@ -69,6 +76,8 @@ class FlowControl:
         store = self._store
         if self.is_stopping:
             return self._count("STOPPING", "the broker is shutting down, send to another one")
+        if self.not_leading is not None and (problem := self.not_leading()) is not None:
+            return self._count("NOT_LEADER", problem)
         if store.is_replica:
             return self._count("SLAVE", "this broker is a replica, send to its master")
         if self.replaced_by:

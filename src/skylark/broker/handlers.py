@@ -26,9 +26,9 @@ from typing import Any
 
 from ..errors import BrokerError
 from ..protocol import headers
-from ..protocol.codes import RequestCode, ResponseCode
+from ..protocol.codes import Language, RequestCode, ResponseCode
 from ..protocol.command import Command
-from ..protocol.exchange import Answers, Deferred, Peer, Response
+from ..protocol.exchange import Answers, AnyRequest, Deferred, Peer, Response
 from ..protocol.header import Header
 from .parts import Parts
 from .processors import admin
@@ -42,6 +42,7 @@ from .processors.send import SendProcessor
 from .processors.sendback import SendBackProcessor
 from .processors.staging import StagingProcessor
 from .processors.transaction import TransactionProcessor
+from .raft_mode import RaftMode
 
 Handle = Callable[[Any, Peer], Response | Coroutine[Any, Any, Response | None] | None]
 Typed = dict[int, tuple[type[Header] | None, Handle]]
@@ -77,6 +78,48 @@ def _refuse_on_a_replica(request: object, peer: Peer) -> Response:
     )
 
 
+# What else changes the tables of a Raft group, or the log.
+_CHANGES = (
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+)
+
+
+def _when_agreed(raft: RaftMode, handle: Handle) -> Handle:
+    """Let the leader alone serve a request, and answer when the group has agreed on the outcome."""
+
+    async def serve(request: AnyRequest, peer: Peer) -> Response | None:
+        raft.require_serving()
+        outcome = handle(request, peer)
+        if outcome is not None and not isinstance(outcome, Response):
+            outcome = await outcome
+        if not request.is_oneway:
+            await raft.state.settled()
+        return outcome
+
+    return serve
+
+
+def _by_the_leader(raft: RaftMode, handle: Handle) -> Handle:
+    """Answer a question that only the leader knows the answer to.
+
+    Java takes an error for "this group is new", and would skip messages. It asks again where it
+    gets no answer at all.
+    """
+
+    def serve(request: AnyRequest, peer: Peer) -> Any:
+        if not raft.is_serving and request.language != Language.PYTHON:
+            return None
+        raft.require_serving()
+        return handle(request, peer)
+
+    return serve
+
+
 def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
     """Make the processors, and the table of what each serves."""
     sends = SendProcessor(
@@ -85,12 +128,12 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         topics=parts.topics,
         groups=parts.groups,
         store=parts.store,
-        flusher=parts.flusher,
+        flusher=parts.waiter,
         flow=parts.flow,
         clock=parts.clock,
         rng=parts.rng,
         observer=parts.observer,
-        quorum=parts.replication.sync_quorum,
+        quorum=(parts.raft or parts.replication).sync_quorum,
     )
     replies = ReplyProcessor(
         parts.live,
@@ -98,7 +141,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         sends=sends,
         clients=parts.clients,
         store=parts.store,
-        flusher=parts.flusher,
+        flusher=parts.waiter,
         flow=parts.flow,
         clock=parts.clock,
     )
@@ -108,7 +151,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         topics=parts.topics,
         groups=parts.groups,
         store=parts.store,
-        flusher=parts.flusher,
+        flusher=parts.waiter,
         flow=parts.flow,
         rng=parts.rng,
         observer=parts.observer,
@@ -135,7 +178,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         predicates=parts.predicates,
         clock=parts.clock,
         observer=parts.observer,
-        has_near_replica=parts.replication.has_near_replica,
+        has_near_replica=(parts.raft or parts.replication).has_near_replica,
     )
     locks = LockProcessor(
         parts.identity,
@@ -201,7 +244,13 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
         code.SEND_REPLY_MESSAGE: (headers.SendMessageRequest, replies.reply),
         code.SEND_REPLY_MESSAGE_V2: (headers.SendMessageRequestV2, replies.reply),
     }
-    if parts.store.is_replica:
+    raft = parts.raft
+    if raft is not None:
+        for request in (*_THE_MASTERS_ALONE, *_CHANGES):
+            typed[request] = (typed[request][0], _when_agreed(raft, typed[request][1]))
+        query = typed[code.QUERY_CONSUMER_OFFSET]
+        typed[code.QUERY_CONSUMER_OFFSET] = (query[0], _by_the_leader(raft, query[1]))
+    elif parts.store.is_replica:
         for request in _THE_MASTERS_ALONE:
             typed[request] = (typed[request][0], _refuse_on_a_replica)
     return Handlers(

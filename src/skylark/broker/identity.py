@@ -21,6 +21,9 @@ class Identity:
         self._born_hosts: dict[Peer, bytes] = {}
         self._traced: BrokerConfig | None = None
         self._trace_fields: dict[str, str] = {}
+        # In a Raft group both follow the role; an id below 0 is registered nowhere.
+        self.broker_id = live.current.broker_id
+        self.leader_term: int | None = None
         self.bind(port)
 
     def bind(self, port: int, ha_port: int = 0) -> None:

@@ -14,6 +14,9 @@ any number from anyone, and so a late commit of a former owner, or one before a 
 skip or repeat messages.
 
 The table is saved every few seconds and at the end. What a crash loses is at most that interval.
+
+In a Raft group commits are gathered for a moment and go through the ledger together. A question is
+answered with what the group has agreed on, and so no answer is ever taken back.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from ..clock import Clock
 from ..errors import InvalidBody
 from ..model.queue import QueueOffset
 from ..protocol.bodies import ConsumerOffsetTable, topic_and_group_of, topic_at_group
+from .ledger import Change, Ledger
 from .saved_table import SavedTable, SmallFiles
 
 logger = logging.getLogger(__name__)
@@ -69,6 +73,11 @@ class ConsumerOffsets:
         self._loaded_at_ms = 0
         # A replica's: what clients committed here, until the master has heard of it.
         self._own: dict[tuple[str, str, int], int] | None = None
+        # In a Raft group: where changes are written down first.
+        self.ledger: Ledger | None = None
+        # What is further on than the table: still to be written, or written and on its way back.
+        self._ahead: dict[tuple[str, str, int], int] = {}
+        self._unwritten: dict[tuple[str, str, int], int] = {}
 
     def load(self) -> None:
         """Read the file; offsets beyond the end of their queue are cut. Raises StoreError."""
@@ -85,7 +94,7 @@ class ConsumerOffsets:
             for queue_id, offset in offsets.items():
                 # After a power cut the log may end before what was committed. New messages get
                 # those offsets again, and the group must not skip them.
-                end = self._max_offset(topic, queue_id)
+                end = self._max_offset(topic, queue_id) if self.ledger is None else offset
                 if offset > end:
                     logger.warning(
                         "topic=%s group=%s queue=%d offset %d is beyond the end, now %d",
@@ -147,10 +156,15 @@ class ConsumerOffsets:
             may_go_back = may_go_back or offset == reset.offset
         queues = self._table.get((topic, group))
         before = None if queues is None else queues.get(queue_id)
+        if self._ahead:
+            before = self._ahead.get(key, before)
         if before is not None and offset <= before and not (may_go_back and offset < before):
             return CommitOutcome.TAKEN if offset == before else CommitOutcome.KEPT
         if offset > self._max_offset(topic, queue_id):
             return CommitOutcome.BEYOND
+        if self.ledger is not None:
+            self._ahead[key] = self._unwritten[key] = offset
+            return CommitOutcome.TAKEN
         if queues is None:
             queues = self._table[topic, group] = {}
         queues[queue_id] = offset
@@ -162,11 +176,22 @@ class ConsumerOffsets:
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set an offset by an operator's will; members that are online have yet to follow."""
         offset = max(0, min(offset, self._max_offset(topic, queue_id)))
-        self._table.setdefault((topic, group), {})[queue_id] = offset
+        if self.ledger is not None:
+            key = (topic, group, queue_id)
+            table = ConsumerOffsetTable({topic_at_group(topic, group): {queue_id: offset}})
+            self.ledger.write(Change.RESET, {"table": table.to_members()})
+            self._unwritten.pop(key, None)
+            self._ahead[key] = offset
+        else:
+            self._table.setdefault((topic, group), {})[queue_id] = offset
+            self._is_changed = True
+        self._expect(topic, group, queue_id, offset)
+
+    def _expect(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Take no other commit for a while: members have yet to hear of a reset."""
         self._resets[topic, group, queue_id] = _Reset(
             offset, self._clock.monotonic_ms() + RESET_PATIENCE_MS
         )
-        self._is_changed = True
 
     # Copies.
 
@@ -227,7 +252,11 @@ class ConsumerOffsets:
     def clone(self, topic: str, group: str, target: str) -> None:
         """Give a group the offsets of another."""
         offsets = self._table.get((topic, group))
-        if offsets:
+        if offsets and self.ledger is not None:
+            for queue_id, offset in offsets.items():
+                key = (topic, target, queue_id)
+                self._ahead[key] = self._unwritten[key] = offset
+        elif offsets:
             self._table[topic, target] = dict(offsets)
             self._is_changed = True
 
@@ -244,9 +273,55 @@ class ConsumerOffsets:
         for key in gone:
             del self._table[key]
             self._is_changed = True
-        for topic, group, queue_id in list(self._resets):
-            if is_meant(topic, group):
-                del self._resets[topic, group, queue_id]
+        for table in (self._resets, self._ahead, self._unwritten):
+            for topic, group, queue_id in list(table):
+                if is_meant(topic, group):
+                    del table[topic, group, queue_id]
+
+    # In a Raft group.
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether commits wait to be written down."""
+        return bool(self._unwritten)
+
+    def write_gathered(self, count_max: int) -> None:
+        """Write down the commits of the last moment, together; raises BrokerError."""
+        assert self.ledger is not None
+        while self._unwritten:
+            some = list(self._unwritten.items())[:count_max]
+            table: dict[str, dict[int, int]] = {}
+            for (topic, group, queue_id), offset in some:
+                table.setdefault(topic_at_group(topic, group), {})[queue_id] = offset
+            self.ledger.write(Change.OFFSETS, {"table": ConsumerOffsetTable(table).to_members()})
+            for key, _ in some:
+                del self._unwritten[key]
+
+    def apply(self, body: ConsumerOffsetTable, *, is_reset: bool = False) -> None:
+        """Become what the group has agreed on."""
+        for (topic, group), offsets in _by_place(body):
+            self._table.setdefault((topic, group), {}).update(offsets)
+            for queue_id, offset in offsets.items():
+                if self._ahead.get((topic, group, queue_id)) == offset:
+                    del self._ahead[topic, group, queue_id]
+                if is_reset:
+                    self._expect(topic, group, queue_id, offset)
+        self._is_changed = True
+
+    def restore(self, body: ConsumerOffsetTable) -> None:
+        """Become what a snapshot says."""
+        self._table = {place: dict(offsets) for place, offsets in _by_place(body)}
+        self._is_changed = True
+
+    def begin_leading(self) -> None:
+        """Members of groups have yet to find out that this broker leads now."""
+        self._loaded = frozenset(self._table)
+        self._loaded_at_ms = self._clock.monotonic_ms()
+
+    def forget_written(self) -> None:
+        """Somebody else leads: whether what was written will ever count is not ours to know."""
+        self._ahead.clear()
+        self._unwritten.clear()
 
     # The file.
 
@@ -254,6 +329,11 @@ class ConsumerOffsets:
         """What save() would write, and from here on nothing is changed; None if nothing is."""
         if not self._is_changed:
             return None
+        self._is_changed = False
+        return self._saved.encode(self.body())
+
+    def encoded(self) -> bytes:
+        """What write() takes, whether anything changed or not."""
         self._is_changed = False
         return self._saved.encode(self.body())
 
@@ -270,3 +350,14 @@ class ConsumerOffsets:
         content = self.take_changed()
         if content is not None:
             self.write(content)
+
+
+def _by_place(body: ConsumerOffsetTable) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
+    """The offsets of a table by topic and group; keys that are neither are passed over."""
+    for key, offsets in body.offsets.items():
+        try:
+            place = topic_and_group_of(key)
+        except InvalidBody as error:
+            logger.warning("%s, passed over", error)
+            continue
+        yield place, {queue_id: max(0, offset) for queue_id, offset in offsets.items()}

@@ -15,6 +15,7 @@ from .arrivals import Arrivals
 from .clients import Clients
 from .config import BrokerConfig, LiveConfig
 from .delay import DelayService
+from .durability import FlushWaiter
 from .filter_server import FilterServer
 from .filters import FilterTable
 from .flow import FlowControl
@@ -23,6 +24,7 @@ from .identity import Identity
 from .locks import QueueLocks
 from .observer import Observer
 from .offsets import ConsumerOffsets
+from .raft_mode import RaftMode
 from .replication import Replication
 from .staging import StagingService
 from .stats import BrokerStats
@@ -51,10 +53,12 @@ class Parts:
     predicates: FilterServer
     flow: FlowControl
     replication: Replication
+    raft: RaftMode | None  # In a Raft group, and replication is idle.
     observer: Observer
     stats: BrokerStats
     store: MessageStore
     flusher: Flusher
+    waiter: FlushWaiter  # What answers wait for: the flusher, or the agreement of a Raft group.
     retention: Retention
     files: Files
     clock: Clock

@@ -5,6 +5,8 @@
                                      may not have the others
     an operator makes a topic        that topic, and the operator's answer waits for it
     a connection was lost            all topics again, after a moment
+    a member of a Raft group has     all topics, under the new id, at once
+    another role
     at the end                       the broker's leave
 
 One keeper for each name server, so that a silent one holds nobody up. Between full registrations a
@@ -48,6 +50,7 @@ class _Keeper:
         self.is_confirmed = False  # On the present connection, with all topics.
         self.changed: dict[str, TopicConfig] = {}
         self.is_down = False
+        self.is_urgent = False
 
 
 class Registration:
@@ -105,6 +108,14 @@ class Registration:
         """Register again in full: something that concerns all topics has changed."""
         for keeper in self._keepers:
             keeper.is_confirmed = False
+            keeper.news.set()
+
+    def role_changed(self) -> None:
+        """The broker has another id from now on; clients look for it already."""
+        self._encoded = None
+        for keeper in self._keepers:
+            keeper.is_confirmed = False
+            keeper.is_urgent = True
             keeper.news.set()
 
     def replace_servers(self, servers: Iterable[RemoteNameServer]) -> None:
@@ -180,7 +191,9 @@ class Registration:
                     continue  # The heartbeat is still due when it was.
             else:
                 # Many brokers lose a name server in the same moment, and must not come at once.
-                await self._clock.sleep_ms(self._rng.randint(0, RETRY_MS // 2))
+                if not keeper.is_urgent:
+                    await self._clock.sleep_ms(self._rng.randint(0, RETRY_MS // 2))
+                keeper.is_urgent = False
                 is_done = await self._register(keeper)
             due_ms = self._next_due_ms(is_done)
 
@@ -190,8 +203,9 @@ class Registration:
 
     async def _register(self, keeper: _Keeper) -> bool:
         """Register in full; whether that succeeded."""
-        if self._is_leaving:
+        if self._is_leaving or self._identity.broker_id < 0:
             return True
+        broker_id = self._identity.broker_id
         server, config = keeper.server, self._live.current
         try:
             if keeper.is_confirmed and not config.force_register:
@@ -199,7 +213,7 @@ class Registration:
                     self._topics.version,
                     cluster=self._identity.cluster,
                     broker_name=self._identity.name,
-                    broker_id=config.broker_id,
+                    broker_id=self._identity.broker_id,
                     address=self._identity.address,
                     timeout_ms=config.register_broker_timeout_mills,
                 )
@@ -209,9 +223,10 @@ class Registration:
             answer, order_conf = await server.register_broker(
                 cluster=self._identity.cluster,
                 broker_name=self._identity.name,
-                broker_id=config.broker_id,
+                broker_id=self._identity.broker_id,
                 address=self._identity.address,
                 ha_address=self._identity.ha_address,
+                leader_term=self._identity.leader_term,
                 body=self._body(),
                 compressed=config.compressed_register,
                 timeout_ms=config.register_broker_timeout_mills,
@@ -225,7 +240,8 @@ class Registration:
             logger.info(
                 "namesrv=%s registered, %d topics", server.address, len(self._topics.topics)
             )
-        keeper.is_down, keeper.is_confirmed = False, True
+        keeper.is_down = False
+        keeper.is_confirmed = broker_id == self._identity.broker_id
         if version == self._topics.version:
             keeper.changed.clear()
         elif keeper.changed:
@@ -241,7 +257,7 @@ class Registration:
 
     async def _tell_changes(self, keeper: _Keeper) -> bool:
         """Tell a name server that has all other topics of those that changed."""
-        if not keeper.changed or self._is_leaving:
+        if not keeper.changed or self._is_leaving or self._identity.broker_id < 0:
             return True
         changed, keeper.changed = keeper.changed, {}
         return await self._tell(keeper, changed, oneway=True)
@@ -251,14 +267,14 @@ class Registration:
     ) -> bool:
         if not keeper.is_confirmed or self._is_leaving:
             return True  # It hears of all topics when it is there again, or of none.
-        config = self._live.current
         try:
             await keeper.server.register_broker(
                 cluster=self._identity.cluster,
                 broker_name=self._identity.name,
-                broker_id=config.broker_id,
+                broker_id=self._identity.broker_id,
                 address=self._identity.address,
                 ha_address=self._identity.ha_address,
+                leader_term=self._identity.leader_term,
                 body=RegisterBrokerBody(
                     TopicConfigTable(self._shown(changed), self._topics.version)
                 ).to_json(),
@@ -291,11 +307,13 @@ class Registration:
         return {name: dataclasses.replace(topic, perm=permission) for name, topic in topics.items()}
 
     async def _unregister(self, keeper: _Keeper) -> None:
+        if self._identity.broker_id < 0:
+            return
         try:
             await keeper.server.unregister_broker(
                 cluster=self._identity.cluster,
                 broker_name=self._identity.name,
-                broker_id=self._live.current.broker_id,
+                broker_id=self._identity.broker_id,
                 address=self._identity.address,
                 timeout_ms=UNREGISTER_TIMEOUT_MS,
             )

@@ -89,7 +89,7 @@ class Replication:
         self.secret = make_secret(config, self.epochs, random_bytes)
         if self.secret is not None:
             self.epochs.load()
-            if not self.is_replica:
+            if not self.is_replica and not config.is_raft:
                 mark = int.from_bytes(random_bytes(8), "big")
                 epoch = self.epochs.begin(mark, store.log.appended)
                 logger.info("epoch=%d begins at %d", epoch.number, epoch.start)

@@ -48,7 +48,7 @@ from ..store.timer.store import DueTimer, QueueMark
 from .arrivals import Arrivals
 from .config import LiveConfig
 from .deferral import DONE_QUEUE, TIMER_QUEUE, restored
-from .durability import FlushWaiter
+from .durability import FlushWaiter, is_safe
 from .identity import Identity
 from .observer import Observer
 
@@ -229,6 +229,16 @@ class TimerService:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    def begin_leading(self) -> None:
+        """Deliver from now on, once everything is read that is there."""
+        self._ready_at = self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        self._wake.set()
+
+    def read_again(self) -> None:
+        """Forget what was delivered and may not stay: the broker does not lead any more."""
+        self._begin()
+        self._wake.set()
 
     def wake(self) -> None:
         """Look at once: the broker has become a master, say."""
@@ -547,11 +557,14 @@ class TimerService:
             return
         self._is_changed = False
         text = json.dumps([repeat.queue_offset for repeat in self.repeats.values()])
-        end = self._store.log.appended
+        store = self._store
+        end = store.log.appended
+        if store.is_replica and store.agreed is not None:
+            end = store.visible_end  # A follower knows only what the group has agreed on.
         try:
             snapshot = self.timers.capture(self._physical, text)
             # What counts as done in there must be done for good.
-            if not self._store.is_flushed(end):
+            if not is_safe(self._store, end):
                 await self._flusher.flushed(end)
             await asyncio.get_running_loop().run_in_executor(None, snapshot.run)
             self.timers.saved(snapshot)

@@ -8,6 +8,7 @@
 
 A template is any topic with the inherit bit; producers name TBW102. Every change is saved before it
 is answered, gets a new data version, and is reported, so that the name servers hear of it at once.
+In a Raft group changes go through the ledger instead, and are applied when the group has agreed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ..model.version import DataVersion
 from ..protocol.bodies import TopicConfigTable
 from ..protocol.codes import ResponseCode
 from .config import BrokerConfig
+from .ledger import Change, Ledger
 from .saved_table import SavedTable, SmallFiles
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,11 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._version = DataVersion()
         self._system: set[str] = set()
+        # In a Raft group: where changes are written down first.
+        self.ledger: Ledger | None = None
+        # What was written down and has not come back yet; None for a topic that is to go.
+        self._written: dict[str, TopicConfig | None] = {}
+        self._written_version: DataVersion | None = None
         # Told of topics that were made or changed, after they were saved.
         self.on_change: Callable[[Iterable[TopicConfig]], None] = lambda topics: None
 
@@ -76,7 +83,7 @@ class TopicTable:
         """Go by other settings from now on; raises StoreError if a topic cannot be saved."""
         before, self._config = self._config, config
         missing = self._missing_built_in()
-        if missing:
+        if missing and (self.ledger is None or self.ledger.is_open):
             self._change(missing)
         elif before.broker_permission != config.broker_permission:
             # It is shown in every topic, and name servers look no further than the version.
@@ -153,6 +160,14 @@ class TopicTable:
         """Whether a name is the system's own."""
         return name in self._system or is_system_topic(name)
 
+    def is_going(self, name: str) -> bool:
+        """Whether a topic is being deleted, and the group has yet to agree."""
+        return self._written.get(name, self) is None
+
+    def _newest(self, name: str) -> TopicConfig | None:
+        """A topic as it will be when all that was written down has been agreed."""
+        return self._written[name] if name in self._written else self._topics.get(name)
+
     def body(self) -> TopicConfigTable:
         """The table as it is answered and registered."""
         return TopicConfigTable(dict(self._topics), self._version)
@@ -163,11 +178,15 @@ class TopicTable:
         """Make a topic or replace it; raises InvalidName, BrokerError, StoreError."""
         check_topic_name(topic.name)
         self._require_sound(topic)
-        if self._topics.get(topic.name) != topic:
+        if self._newest(topic.name) != topic:
             self._change({topic.name: topic})
 
     def delete(self, name: str) -> bool:
         """Forget a topic; False where there was none."""
+        if self.ledger is not None:
+            was_there = self._newest(name) is not None
+            self._write({}, (name,))
+            return was_there
         if name not in self._topics:
             return False
         topics, version = dict(self._topics), self._version
@@ -179,7 +198,7 @@ class TopicTable:
         self, name: str, *, template: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
         """Make a topic for its first message; None where the rules do not allow it."""
-        known = self._topics.get(name)
+        known = self._newest(name)
         if known is not None:
             return known
         model = self._topics.get(template)
@@ -201,16 +220,22 @@ class TopicTable:
 
     def create_own(self, name: str, *, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
         """The broker's own topic for retries, dead letters or replies, made where missing."""
-        known = self._topics.get(name)
+        known = self._newest(name)
         if known is not None:
             return known
-        return self._create(
-            TopicConfig(name, queue_nums, queue_nums, _READ_WRITE, sys_flag=sys_flag)
-        )
+        topic = TopicConfig(name, queue_nums, queue_nums, _READ_WRITE, sys_flag=sys_flag)
+        if self.ledger is not None and not self.ledger.is_open:
+            return topic  # The leader will make it, when a client comes to it.
+        return self._create(topic)
 
     def _create(self, topic: TopicConfig) -> TopicConfig:
         check_topic_name(topic.name)
         self._require_sound(topic)
+        if self.is_going(topic.name):
+            raise BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic {topic.name} is being deleted; try again in a moment",
+            )
         self._change({topic.name: topic})
         logger.info(
             "topic=%s made with %d queues, permissions %d",
@@ -220,10 +245,12 @@ class TopicTable:
 
     def apply_order_conf(self, table: Mapping[str, str]) -> None:
         """Mark the topics that the name server's ORDER_TOPIC_CONFIG names, and no others."""
+        if self.ledger is not None and not self.ledger.is_open:
+            return
         changed = {}
         for topic in self._topics.values():
             is_ordered = topic.name in table
-            if topic.order != is_ordered:
+            if topic.order != is_ordered and topic.name not in self._written:
                 changed[topic.name] = dataclasses.replace(topic, order=is_ordered)
         if changed:
             self._change(changed)
@@ -261,7 +288,63 @@ class TopicTable:
                 ResponseCode.SYSTEM_ERROR, f"{TOPICS_MAX} topics are the limit; delete some first"
             )
 
+    # In a Raft group.
+
+    def _write(self, changed: Mapping[str, TopicConfig], gone: Iterable[str] = ()) -> None:
+        assert self.ledger is not None
+        version = (self._written_version or self._version).next(self._clock.now_ms())
+        table = TopicConfigTable(changed, version)
+        self.ledger.write(Change.TOPICS, {"table": table.to_members(), "gone": list(gone)})
+        self._written_version = version
+        self._written.update(changed)
+        for name in gone:
+            self._written[name] = None
+            # Another object of the same value: who holds on to the old one must look again.
+            self._version = dataclasses.replace(self._version)
+
+    def touch(self) -> None:
+        """Have a new version agreed on, without a change."""
+        self._write({})
+
+    def apply(self, table: TopicConfigTable, gone: Iterable[str]) -> None:
+        """Become what the group has agreed on."""
+        changed = _with_sound_names(table.topics)
+        self._topics.update(changed)
+        for name in gone:
+            self._topics.pop(name, None)
+            if self.is_going(name):
+                del self._written[name]
+        for name, topic in changed.items():
+            if self._written.get(name) == topic:
+                del self._written[name]
+        self._version = table.data_version
+        if not self._written:
+            self._written_version = None
+        self.on_change(changed.values())
+
+    def restore(self, table: TopicConfigTable) -> None:
+        """Become what a snapshot says."""
+        if table.data_version == self._version and table.topics == self._topics:
+            return
+        self._topics, self._version = _with_sound_names(table.topics), table.data_version
+        self._topics.update(
+            {name: topic for name, topic in self._missing_built_in().items()
+             if name not in self._topics}
+        )  # fmt: skip
+        self.on_change(self._topics.values())
+
+    def forget_written(self) -> None:
+        """Somebody else leads: whether what was written will ever count is not ours to know."""
+        self._written.clear()
+        self._written_version = None
+        self._version = dataclasses.replace(self._version)
+
+    # Changes that count at once.
+
     def _change(self, changed: Mapping[str, TopicConfig]) -> None:
+        if self.ledger is not None:
+            self._write(changed)
+            return
         topics, version = dict(self._topics), self._version
         self._topics.update(changed)
         self._commit(topics, version)
@@ -278,6 +361,14 @@ class TopicTable:
 
     def _save(self) -> None:
         self._saved.save(TopicConfigTable(self._topics, self._version))
+
+    def encoded(self) -> bytes:
+        """What write() takes, for a save on another thread."""
+        return self._saved.encode(self.body())
+
+    def write(self, content: bytes) -> None:
+        """Replace the file by what encoded() gave; may run on another thread."""
+        self._saved.write(content)
 
 
 def _with_sound_names(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:

@@ -20,7 +20,7 @@ from ..store import MessageStore
 from . import half_messages
 from .clients import Clients
 from .config import LiveConfig
-from .durability import FlushWaiter
+from .durability import FlushWaiter, is_safe
 from .half_messages import Ending, Half, Target
 from .identity import Identity
 from .pending_halves import PendingHalves
@@ -100,7 +100,7 @@ class TransactionChecks:
 
     async def _are_safe(self, checks: list[Check]) -> bool:
         end = max(check.end for check in checks)
-        if not self._store.config.is_sync_flush or self._store.is_flushed(end):
+        if not self._store.config.is_sync_flush or is_safe(self._store, end):
             return True
         try:
             return await self._flusher.flushed(end)

@@ -34,7 +34,7 @@ from . import half_messages
 from .arrivals import Arrivals
 from .clients import Clients
 from .config import LiveConfig
-from .durability import FlushWaiter
+from .durability import FlushWaiter, is_safe
 from .half_messages import HALF_QUEUE, TRANSACTION_GROUP, Ending, Half, Target, TransactionId
 from .identity import Identity
 from .observer import Observer
@@ -508,7 +508,7 @@ class TransactionService:
         if self._noted is None:
             return False
         end, half_offset, op_offset = self._noted
-        if self._store.is_flushed(end):
+        if is_safe(self._store, end):
             self._noted = None
             for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
                 if self._store.max_offset(topic, HALF_QUEUE):

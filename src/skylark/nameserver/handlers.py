@@ -164,6 +164,7 @@ class Handlers:
             ha_address=header.ha_server_addr,
             filter_servers=body.filter_servers,
             fingerprint=fingerprint,
+            leader_term=header.leader_term,
         )
         if is_new:
             logger.info(

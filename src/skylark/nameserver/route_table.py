@@ -13,6 +13,8 @@ Rules of a registration, as RocketMQ has them:
 - Topics count only from a master (id 0), and only when their version is not the one known for that
   address, or the broker was not there before. They are added and changed, never removed.
 - An address has one place: what it was before under another id (or name) is dropped.
+- A leader of a Raft group registers with its term. One of an earlier term than a leader that is
+  registered is late, and refused.
 - A broker name goes with its last address, and its queues go with it. While a replica is left, the
   route stays, and can be read from.
 
@@ -88,6 +90,7 @@ class _Broker:
     cluster: str  # That of the first registration, as long as the name is there.
     name: str
     addresses: dict[int, str] = field(default_factory=dict)
+    leader_term: int = 0  # Of a Raft group: the highest term in which somebody led.
     topics: dict[str, None] = field(default_factory=dict)  # Whose queues it has.
 
 
@@ -122,9 +125,11 @@ class RouteTable:
         ha_address: str | None = None,
         filter_servers: tuple[str, ...] = (),
         fingerprint: bytes = b"",
+        leader_term: int | None = None,
     ) -> MasterAddress | None:
         """Take a broker in, or note that it lives; return where a replica finds its master."""
         self._require_room(broker, table)
+        self._require_newest(broker, leader_term)
         before = self._live.get(broker.address)
         if before is not None and before.broker.name != broker.name:
             # The address has another broker now. Its old name would stay behind for ever, because
@@ -140,7 +145,14 @@ class RouteTable:
             entry = self._brokers[broker.name] = _Broker(broker.cluster, broker.name)
         is_new = broker.id not in entry.addresses
         self._set_address(entry, broker.id, broker.address)
-        is_changed = before is None or before.data_version != table.data_version
+        if broker.id == MASTER_ID and leader_term is not None:
+            entry.leader_term = max(entry.leader_term, leader_term)
+        # What a replica registers is not taken over, and has to be when it becomes the master.
+        is_changed = (
+            before is None
+            or before.data_version != table.data_version
+            or before.broker.id != broker.id
+        )
         if broker.id == MASTER_ID and (is_new or is_changed):
             for config in table.topics.values():
                 self._set_queues(entry, config)
@@ -356,6 +368,23 @@ class RouteTable:
                 raise BrokerError(
                     ResponseCode.SYSTEM_BUSY, f"{TOPICS_MAX} topics are registered already"
                 )
+
+    def _require_newest(self, broker: BrokerIdentity, leader_term: int | None) -> None:
+        """Refuse a leader of a Raft group whose word comes after that of its successor."""
+        entry = self._brokers.get(broker.name)
+        if (
+            entry is not None
+            and broker.id == MASTER_ID
+            and leader_term is not None
+            and leader_term < entry.leader_term
+            and entry.addresses.get(MASTER_ID, broker.address) != broker.address
+        ):
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"{broker.name} has a leader of term {entry.leader_term} at "
+                f"{entry.addresses[MASTER_ID]}; {broker.address} led in term {leader_term}, and "
+                "registers as a follower from now on",
+            )
 
     def _set_address(self, entry: _Broker, broker_id: int, address: str) -> None:
         others = [

@@ -115,7 +115,13 @@ class Switchboard:
             fields = command.fields
             header = None if handler.header is None else handler.header.from_fields(fields)
             request = Request(
-                command.code, header, command.body, command.version, command.language, fields
+                command.code,
+                header,
+                command.body,
+                command.version,
+                command.language,
+                fields,
+                command.is_oneway,
             )
             outcome = handler.handle(request, peer)
         except Exception as error:

@@ -27,6 +27,7 @@ class Request(Generic[HeaderT]):
     version: int = 0
     language: int = 0
     fields: dict[str, str] = field(default_factory=dict)  # As sent: signatures cover all of them.
+    is_oneway: bool = False  # Nobody waits for an answer.
 
 
 @dataclass(slots=True)

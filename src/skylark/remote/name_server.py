@@ -200,6 +200,7 @@ class RemoteNameServer(_Calls):
         ha_address: str | None = None,
         body: bytes,
         compressed: bool = False,
+        leader_term: int | None = None,
         oneway: bool = False,
         timeout_ms: int = REGISTER_TIMEOUT_MS,
     ) -> tuple[headers.RegisterBrokerResponse, Mapping[str, str] | None]:
@@ -215,6 +216,7 @@ class RemoteNameServer(_Calls):
             broker_id=broker_id,
             compressed=compressed,
             body_crc32=body_crc32(body),
+            leader_term=leader_term,
         )
         code = RequestCode.REGISTER_BROKER
         if oneway:

@@ -54,12 +54,11 @@ from ...protocol.properties import (
     parse_properties,
     require_sound_properties,
 )
-from ...replication.quorum import Quorum
 from ...store import MessageStore, PutMessage, PutResult, PutStatus
 from .. import fast_path, retry
 from ..config import BrokerConfig, LiveConfig
 from ..deferral import defer, delay_level
-from ..durability import Durability
+from ..durability import Durability, Waiters
 from ..durability import FlushWaiter as FlushWaiter
 from ..fast_path import SendContext
 from ..flow import FlowControl
@@ -127,7 +126,7 @@ class SendProcessor:
         clock: Clock,
         rng: random.Random,
         observer: Observer,
-        quorum: Quorum | None = None,
+        quorum: Waiters | None = None,
     ) -> None:
         """With a quorum, sends wait for a replica as well."""
         self._live = live
@@ -216,6 +215,7 @@ class SendProcessor:
             topic.name: max(topic.write_queue_nums, topic.read_queue_nums)
             for topic in self._topics.topics.values()
             if topic.name not in UNSENDABLE_TOPICS
+            and not self._topics.is_going(topic.name)
             and not is_retry_topic(topic.name)
             and topic.filter_type is TopicFilterType.SINGLE_TAG
             and (config.broker_permission & 2 or not topic.order)
@@ -350,7 +350,9 @@ class SendProcessor:
             raise BrokerError(
                 ResponseCode.NO_PERMISSION, f"topic {name} is written by the broker alone"
             )
-        return topic if topic is not None else self._make_topic(header)
+        if topic is None or self._topics.is_going(name):
+            return self._make_topic(header)
+        return topic
 
     def _make_topic(self, header: _Header) -> TopicConfig:
         name = header.topic

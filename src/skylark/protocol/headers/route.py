@@ -129,6 +129,8 @@ class RegisterBrokerRequest(Header):
     broker_id: I64
     compressed: bool = False
     body_crc32: I32 = 0
+    # Of a leader of a Raft group: its term, so that a former leader that is late is recognised.
+    leader_term: I64 | None = None
 
 
 @header

@@ -31,6 +31,8 @@ class GroupAdmin:
         self._offsets = parts.offsets
         self._stats = parts.stats
         self._clock = parts.clock
+        self._state = None if parts.raft is None else parts.raft.state
+        # In a Raft group it is deleted at all members at once.
 
     def put(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
@@ -45,6 +47,11 @@ class GroupAdmin:
         """Serve DELETE_SUBSCRIPTIONGROUP; a group that is not there is as good as deleted."""
         header = request.header
         check_group_name(header.group_name)
+        if self._state is not None:
+            self._state.delete_group(header.group_name, with_offsets=bool(header.remove_offset))
+            self._stats.forget_group(header.group_name)
+            logger.info("group=%s deleted by peer=%s", header.group_name, peer.address)
+            return Response()
         was_there = self._groups.delete(header.group_name)
         if header.remove_offset:
             self._offsets.forget_group(header.group_name)

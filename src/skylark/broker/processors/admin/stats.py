@@ -72,7 +72,7 @@ class StatsAdmin:
             "dispatchMaxBuffer": "0",
             "components": self._components(),
             **self._queue_sizes(),
-            **parts.replication.figures(),
+            **(parts.raft or parts.replication).figures(),
         }
         for level, offset in parts.delay.offsets.items():
             end = store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -97,7 +97,7 @@ class StatsAdmin:
             "DefaultMessageStore": parts.store,
             "CommitLog": parts.store.log,
             "ReputMessageService": parts.store.dispatcher,
-            "HAService": parts.replication,
+            "HAService": parts.raft or parts.replication,
             "GroupCommitService": parts.flusher,
             "CleanCommitLogService": parts.retention,
         }

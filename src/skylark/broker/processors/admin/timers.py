@@ -24,6 +24,7 @@ from ....protocol.properties import (
 from ....store import PutMessage, PutResult, PutStatus
 from ....store.timer.store import DueTimer
 from ...deferral import TIMER_QUEUE
+from ...durability import is_safe
 from ...parts import Parts
 from ...timers import REPEATS_MAX
 
@@ -221,8 +222,8 @@ class TimerAdmin:
         await self._flushed(result.end)
 
     async def _flushed(self, end: int) -> None:
-        if self._store.config.is_sync_flush and not self._store.is_flushed(end):
-            await self._parts.flusher.flushed(end)
+        if self._store.config.is_sync_flush and not is_safe(self._store, end):
+            await self._parts.waiter.flushed(end)
 
 
 def _missing(text: str) -> BrokerError:

@@ -9,6 +9,7 @@ from ....model.names import check_topic_name
 from ....model.queue import MessageQueue
 from ....model.topic import (
     OP_HALF_TOPIC,
+    RAFT_STATE_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TopicConfig,
@@ -23,7 +24,7 @@ from ...parts import Parts
 logger = logging.getLogger(__name__)
 
 # Their queues hold what is still to be done, whether the table names them or not.
-_NEVER_UNUSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC})
+_NEVER_UNUSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, RAFT_STATE_TOPIC})
 
 
 class TopicAdmin:
@@ -37,6 +38,8 @@ class TopicAdmin:
         self._store = parts.store
         self._stats = parts.stats
         self._announce = parts.announce
+        self._state = None if parts.raft is None else parts.raft.state
+        # In a Raft group a topic is deleted at all members at once.
 
     async def put(self, request: Request[headers.CreateTopicRequest], peer: Peer) -> Response:
         """Serve UPDATE_AND_CREATE_TOPIC; who asks for the route next will find the topic there."""
@@ -74,6 +77,11 @@ class TopicAdmin:
         """Serve DELETE_TOPIC_IN_BROKER; a topic that is not there is as good as deleted."""
         topic = request.header.topic
         self._require_operators_own(topic)
+        if self._state is not None:
+            self._state.delete_topic(topic)
+            self._stats.forget_topic(topic)
+            logger.info("topic=%s deleted by peer=%s", topic, peer.address)
+            return Response()
         was_there = self._topics.delete(topic)
         dropped = self._store.drop_topic(topic)
         # A topic of this name that is made later begins at 0, for every group.
