@@ -29,7 +29,7 @@ def test_twenty_restarts_in_turn_fail_no_send_and_lose_nothing() -> None:
 
         async def scenario() -> None:
             await fleet.serving()
-            traffic = Traffic(fleet)
+            traffic = Traffic(fleet, gap_ms=250)
             async with fleet.admin() as admin:
                 await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
                 async with traffic.flowing("readers"):

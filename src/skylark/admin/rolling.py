@@ -1,6 +1,8 @@
 """Rolling restarts: one broker process after another, and none while that is unsafe.
 
     for each process, replicas before their master:
+        waiting        producers hear that the one before has its writes back: one that knows of no
+                       other broker than the next would have nowhere to turn
         checked        nothing forbids it (restart_obstacles)
         writes off     at the name servers, where others can take over; producers turn away
         settled        nothing is written any more, or the time for that is over
@@ -41,6 +43,7 @@ _LOOK_MS: Final = 500
 class Step(StrEnum):
     """How far the restart of one process is."""
 
+    WAITING = "waiting"
     CHECKED = "checked"
     WRITES_OFF = "writes off"
     SETTLED = "settled"
@@ -103,6 +106,7 @@ class RollingActions(DrainActions):
         After an error nothing more is restarted; what was done stays done, and it can be repeated.
         """
         plan = [check.member for check in await self.check_restart(broker, force=force)]
+        known_at_ms = self._clock.monotonic_ms()  # When producers know where else to send.
         for number, member in enumerate(plan, 1):
 
             def event(
@@ -112,6 +116,9 @@ class RollingActions(DrainActions):
                     member.broker, member.broker_id, member.address, step, number, len(plan)
                 )
 
+            if known_at_ms > self._clock.monotonic_ms():
+                yield event(Step.WAITING)
+                await self._clock.sleep_ms(known_at_ms - self._clock.monotonic_ms())
             before, found = await self._require_safe(member, force=force)
             yield event(Step.CHECKED)
             group = before.group(member.broker)
@@ -140,6 +147,7 @@ class RollingActions(DrainActions):
                 raise
             if turns_away:
                 await self._give_writes_back(group)
+                known_at_ms = self._clock.monotonic_ms() + settle_ms
                 yield event(Step.WRITES_ON)
 
     async def _require_safe(

@@ -30,6 +30,7 @@ VERBS = {
 }
 # Noun to module; each module has a typer app of its verbs.
 NOUNS = {
+    "cluster": "skylark.cli.cluster",
     "topic": "skylark.cli.topic",
     "group": "skylark.cli.group",
     "message": "skylark.cli.message",
