@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from .java import JavaRuntime as JavaRuntime
     from .java import find_java as find_java
     from .java import java_environment as java_environment
+    from .listener import Watch as Watch
+    from .listener import watch as watch
     from .offsets import DataLoss as DataLoss
+    from .reports import QueryReport as QueryReport
     from .sessions import register as register
     from .sessions import session as session
     from .source import SkylarkDataSource as SkylarkDataSource
@@ -17,7 +20,9 @@ else:
         globals(),
         {
             "java": ("JavaRuntime", "find_java", "java_environment"),
+            "listener": ("Watch", "watch"),
             "offsets": ("DataLoss",),
+            "reports": ("QueryReport",),
             "sessions": ("register", "session"),
             "source": ("SkylarkDataSource",),
         },

@@ -25,6 +25,7 @@ from ..catalogue import ArchivedFile
 from ..cluster import Cluster
 from ..offsets import Offsets, QueueKey, admit, to_json
 from ..options import read_options
+from ..pipelines.causes import one_line
 from . import queries
 from .matching import REMEMBERED_MS, match, nothing_new
 from .rows import Row, added, to_table
@@ -211,7 +212,7 @@ class MetricsJob:
             traces = self._read([self._trace_topic], queries.TRACE_COLUMNS, plan)
             more, state = match(self._spark, self._table, number, traces)
         except (PySparkException, Py4JError) as error:
-            raise SparkFailed(_first_cause(error)) from error
+            raise SparkFailed(one_line(error)) from error
         return [*rows, *more], state
 
     def _read(self, topics: Sequence[str], columns: str, plan: _Plan) -> DataFrame:
@@ -241,9 +242,3 @@ def _queues(cluster: Cluster, topics: Sequence[str]) -> list[QueueKey]:
         except ConfigError:
             continue  # Deleted a moment ago.
     return sorted(found)
-
-
-def _first_cause(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("skylark.")]
-    return named[-1].partition(": ")[2] if named else (lines or [type(error).__name__])[0]
