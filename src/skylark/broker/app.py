@@ -38,6 +38,7 @@ from ..protocol.bodies import ConsumerOffsetTable, HeartbeatData
 from ..protocol.codes import RequestCode
 from ..protocol.command import Command
 from ..protocol.exchange import Peer
+from ..protocol.registration_proof import RegistrationKey
 from ..remote import RemoteBroker, RemoteNameServer
 from ..remote.addresses import (
     DOMAIN_PROPERTY,
@@ -130,6 +131,9 @@ class Broker:
         self._known_replicas: KnownReplicas | None = None
         self._random_bytes = rng.randbytes if random_bytes is None else random_bytes
         self._workers = workers
+        self._registration_key = (
+            RegistrationKey(config.registration_key) if config.registration_key else None
+        )
         self._parts = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
         self._registration: Registration | None = None
@@ -248,7 +252,7 @@ class Broker:
             self._live,
             parts.identity,
             parts.topics,
-            [RemoteNameServer(channels, address) for address in config.name_servers],
+            [self._name_server(channels, address) for address in config.name_servers],
             clock,
             self._rng,
         )
@@ -273,11 +277,14 @@ class Broker:
             stack.push_async_callback(parts.raft.transfer)
             return
         if config.broker_role == "SYNC_MASTER" and config.name_servers:
-            servers = [RemoteNameServer(channels, address) for address in config.name_servers]
+            servers = [self._name_server(channels, address) for address in config.name_servers]
             stack.callback(scope.spawn(self._know_replicas(parts, servers)).cancel)
         if store.is_replica:
             for task in (parts.replication.follow(), self._slave_sync(parts).run()):
                 stack.callback(scope.spawn(task).cancel)
+
+    def _name_server(self, channels: Channels, address: str) -> RemoteNameServer:
+        return RemoteNameServer(channels, address, key=self._registration_key)
 
     async def _refill(self, store: MessageStore, channels: Channels) -> ConsumerOffsetTable | None:
         """Let a master get back what only its replicas have; return their committed offsets."""
@@ -299,7 +306,7 @@ class Broker:
             self._clock,
             self._network,
             remote=lambda address: RemoteBroker(channels, address),
-            name_servers=[RemoteNameServer(channels, address) for address in config.name_servers],
+            name_servers=[self._name_server(channels, address) for address in config.name_servers],
             secret=make_secret(config, epochs, self._random_bytes),
             known=known,
         ).run()
@@ -338,7 +345,7 @@ class Broker:
 
         def changed(found: AddressList) -> None:
             addresses = map(str, found.addresses)
-            registration.replace_servers([RemoteNameServer(channels, one) for one in addresses])
+            registration.replace_servers([self._name_server(channels, one) for one in addresses])
 
         return AddressBook(
             clock=self._clock,

@@ -840,6 +840,11 @@ class BrokerConfig(ServerSettings):
         at_least=100,
         at_most=_DAY_MS,
     )
+    registration_key: str = setting(
+        "",
+        "Secret that is proved to the name servers, as their registrationKey; empty proves none.",
+        secret=True,
+    )
     ha_cluster_key: str = setting(
         "",
         "Secret that master and replicas prove to each other; empty speaks RocketMQ's stream.",

@@ -258,7 +258,8 @@ class StagingService:
     def stage(self, key: GroupKey, first: int, rows: Sequence[PutMessage]) -> int:
         """Append rows that nobody sees yet; the end of the log behind them.
 
-        A request that comes again, because its answer was lost, changes nothing.
+        A request that comes again, because its answer was lost, changes nothing; one of which a
+        crash has kept only the first rows goes on behind them.
         """
         decision = self._decisions.get(key.sink)
         if decision is not None and key.batch <= decision.batch:
@@ -274,12 +275,13 @@ class StagingService:
         there = self._groups[key].rows if key in self._groups else 0
         if first + len(rows) <= there:
             return self._store.log.appended
-        if first != there:
+        if first > there:
             raise BrokerError(
                 ResponseCode.TRANSACTION_FAILED,
                 f"staged rows {key}: row {first} does not follow, {there} rows are here; the task "
                 "must be tried again",
             )
+        rows = rows[there - first :]
         mark = str(key)
         results = self._store.put_group(
             [

@@ -320,7 +320,7 @@ class StateLog:
             raise CorruptRecord(f"state record {queue_offset} cannot be applied: {error}") from None
 
     def _apply(self, value: Members, physical_offset: int, size_bytes: int) -> None:
-        change = value.enum("kind", Change)
+        change = Change(value.text("kind"))
         if change is Change.SNAPSHOT:
             self._collect(value, physical_offset, size_bytes)
         elif change is Change.LOCKS:
