@@ -8,7 +8,7 @@ import pytest
 from fleet_world import TOPIC, Fleet, Traffic
 
 from skylark.admin import Step
-from skylark.errors import ClientError
+from skylark.errors import BrokerError, ClientError
 from skylark.model.message import Message
 
 PAIR = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH"}
@@ -148,5 +148,51 @@ def test_a_drain_waits_for_readers_and_for_delayed_and_retried_messages() -> Non
                     await asyncio.wait_for(draining, 300)
                 assert sorted(seen) == [b"again", b"later"]
                 assert waited[-1].is_done
+
+        fleet.run(scenario)
+
+
+def test_with_a_registration_key_only_who_has_it_is_believed() -> None:
+    """S20: a fake broker is not shown to clients, and a stranger takes nobody's writes away."""
+    key = "the key of this cluster"
+    with Fleet(5, registration_key=key) as fleet:
+        fleet.add("a-0", "broker-a", registration_key=key)
+        fleet.add("b-0", "broker-b", registration_key=key)
+        fleet.add("x-0", "broker-a")
+        fleet.add("y-0", "broker-y", registration_key="the key of another cluster")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            async with fleet.admin() as stranger:
+                brokers = await stranger.brokers()
+                assert {data.broker_name for data in brokers} == {"broker-a", "broker-b"}
+                assert {data.master_address for data in brokers} == {
+                    "10.1.0.1:10911",
+                    "10.1.0.2:10911",
+                }
+                await stranger.create_topic(TOPIC, read_queues=1, write_queues=1)
+                with pytest.raises(BrokerError, match="SKYLARK_REGISTRATION_KEY"):
+                    await stranger._name_servers.wipe_write_perm("broker-a")
+            async with fleet.admin(registration_key="not the key of this one") as stranger:
+                with pytest.raises(BrokerError, match="no proof"):
+                    await stranger._name_servers.wipe_write_perm("broker-a")
+            async with fleet.admin(registration_key=key) as admin:
+                async for _ in admin.drain("broker-a", settle_ms=0):
+                    pass
+                await admin.undrain("broker-a")
+                # Whoever has the key is back at once after a name server was away.
+                for name in ("ns-1", "ns-2"):
+                    await fleet.cluster.nodes[name].restart()
+                    await fleet.clock.sleep_ms(3_000)
+                    status = await admin.cluster_status()
+                    assert [group.name for group in status.groups] == ["broker-a", "broker-b"]
+                    assert status.problems == ()
+                # A new topic is announced oneway, with a proof as well.
+                async with fleet.client() as client, client.producer("P") as producer:
+                    await producer.send(Message("Fresh", b"1"))
+                await fleet.clock.sleep_ms(100)
+                assert (await admin.topic("Fresh")).places
+                await fleet.clock.sleep_ms(200_000)  # Heartbeats go on being believed.
+                assert (await admin.cluster_status()).problems == ()
 
         fleet.run(scenario)

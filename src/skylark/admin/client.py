@@ -32,7 +32,7 @@ from ..model.names import check_group_name, check_topic_name
 from ..model.queue import MessageQueue
 from ..model.route import BrokerData, TopicRoute
 from ..model.topic import TopicConfig, dlq_topic, is_retry_topic, is_system_topic, retry_topic
-from ..remote import NameServers, RemoteBroker
+from ..remote import NameServers, RegistrationKey, RemoteBroker
 from .asking import each as _each
 from .dead_letters import DeadLetterActions
 from .figures import (
@@ -64,19 +64,27 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 _OFFSET_ID: Final = re.compile(r"([0-9A-F]{8}|[0-9A-F]{32})([0-9A-F]{8})([0-9A-F]{16})", re.I)
 
 
-def connect(namesrv_addr: str | None = None, **settings: Any) -> AdminClient:
-    """Return an AdminClient for a cluster; arguments are those of skylark.connect."""
-    return AdminClient(connect_client(namesrv_addr, **settings))
+def connect(
+    namesrv_addr: str | None = None, *, registration_key: str | None = None, **settings: Any
+) -> AdminClient:
+    """Return an AdminClient for a cluster; other arguments are those of skylark.connect.
+
+    The registration key is needed where the name servers have one, to change what they hold.
+    """
+    return AdminClient(connect_client(namesrv_addr, **settings), registration_key=registration_key)
 
 
 class AdminClient(RollingActions, TimerActions, DeadLetterActions):
     """An operator's view of a cluster; an async context manager."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, registration_key: str | None = None) -> None:
         self._client = client
+        self._registration_key = registration_key
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
+        if self._registration_key:
+            self._name_servers.use_key(RegistrationKey(self._registration_key))
         return self
 
     async def __aexit__(

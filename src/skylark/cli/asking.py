@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from . import exits
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+REGISTRATION_KEY = "SKYLARK_REGISTRATION_KEY"  # The variable that brokers read, too.
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 
@@ -41,7 +42,8 @@ def ask(name_server: str | None, action: Callable[[AdminClient], Awaitable[_T]])
     """Connect to a cluster, do one thing, and leave."""
 
     async def main() -> _T:
-        async with connect(addresses(name_server)) as admin:
+        key = os.environ.get(REGISTRATION_KEY) or None
+        async with connect(addresses(name_server), registration_key=key) as admin:
             return await action(admin)
 
     return asyncio.run(main())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 from collections.abc import Callable
 from types import TracebackType
@@ -25,6 +26,7 @@ from .config import NameServerConfig
 from .handlers import Handlers
 from .kv_config import KVConfig, SmallFiles
 from .liveness import Liveness
+from .registration_guard import RegistrationGuard
 from .route_table import RouteTable
 
 
@@ -43,12 +45,15 @@ class NameServer:
         network: Network,
         files: SmallFiles,
         on_config: Callable[[NameServerConfig], None] = lambda config: None,
+        random_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
+        """random_bytes is what challenges are made of; the default is the system's."""
         self._config = config
         self._clock = clock
         self._network = network
         self._files = files
         self._on_config = on_config
+        self._random_bytes = random_bytes or random.SystemRandom().randbytes
         self._kv_config_path = os.path.expanduser(config.kv_config_path)
         self._config_store_path = os.path.expanduser(config.config_store_path)
         self._parts = contextlib.AsyncExitStack()
@@ -89,6 +94,11 @@ class NameServer:
     async def _open(self, parts: contextlib.AsyncExitStack) -> None:
         config = self._config
         kv = KVConfig.load(self._kv_config_path, self._files)
+        guard = None
+        if config.registration_key:
+            guard = RegistrationGuard(
+                config.registration_key, self._random_bytes, takes_acl=config.registration_key_acl
+            )
         handlers = Handlers(
             config,
             self.routes,
@@ -97,6 +107,7 @@ class NameServer:
             self._files,
             config_store_path=self._config_store_path,
             on_config=self._on_config,
+            guard=guard,
         )
         table: dict[int, AnyHandler] = {
             code: Handler(header, handle) for code, (header, handle) in handlers.table().items()

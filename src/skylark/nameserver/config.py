@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from ..config import ServerSettings, setting
 from ..errors import ConfigError
+from ..protocol.registration_proof import KEY_CHARS_MIN
 
 LISTEN_PORT = 9876
 LOG_FILE_NAME = "namesrv.log"
@@ -102,6 +103,17 @@ class NameServerConfig(ServerSettings):
         rocketmq_default=10_000,
     )
 
+    registration_key: str = setting(
+        "",
+        "Secret that brokers and operators prove before they may change anything; empty believes "
+        "everybody, as RocketMQ does.",
+        secret=True,
+    )
+    registration_key_acl: bool = setting(
+        False,
+        "Take the signatures of RocketMQ's tools (aclRPCHook) made with the registration key, too.",
+    )
+
     address_service_port: int = setting(
         0,
         "Port of the HTTP address service (`GET /rocketmq/nsaddr`); clients ask 8080; 0 is off.",
@@ -111,6 +123,11 @@ class NameServerConfig(ServerSettings):
 
     def check_together(self) -> None:
         ServerSettings.check_together(self)
+        if 0 < len(self.registration_key) < KEY_CHARS_MIN:
+            raise ConfigError(
+                f"registrationKey is shorter than {KEY_CHARS_MIN} characters and "
+                "could be guessed; choose a longer one"
+            )
         if self.broker_scan_interval_ms > self.broker_expiry_ms:
             raise ConfigError(
                 "brokerScanIntervalMs is longer than brokerExpiryMs: expired brokers would linger; "

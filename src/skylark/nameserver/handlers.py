@@ -10,6 +10,8 @@
     216                forget a topic
     318 319            this server's own settings                 16 not changeable; 1 bad value
 
+With a registration key, what changes anything is answered with 16 to whoever does not prove it.
+
 Codes and remarks are RocketMQ 4.9.8's. Where we differ, docs/compatibility.md says so.
 """
 
@@ -37,8 +39,10 @@ from ..protocol.command import Command
 from ..protocol.exchange import AnyRequest, Peer, Request, Response
 from ..protocol.header import Header
 from ..protocol.headers import route as headers
+from ..protocol.registration_proof import PROVED_CODES
 from .config import NameServerConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KVConfig, SmallFiles
+from .registration_guard import RegistrationGuard
 from .route_table import BrokerIdentity, MasterAddress, RouteTable
 
 logger = logging.getLogger(__name__)
@@ -63,6 +67,7 @@ class Handlers:
         *,
         config_store_path: str,
         on_config: Callable[[NameServerConfig], None] = lambda config: None,
+        guard: RegistrationGuard | None = None,
     ) -> None:
         self.config = config
         self._table = table
@@ -71,9 +76,18 @@ class Handlers:
         self._files = files
         self._config_store_path = config_store_path
         self._on_config = on_config
+        self._guard = guard
 
     def table(self) -> Table:
         """Request code → the type of its header, and the method that serves it."""
+        table = self._table_of_contents()
+        if self._guard is not None:
+            for code in PROVED_CODES:
+                header, handle = table[code]
+                table[code] = header, self._guard.guarded(handle)
+        return table
+
+    def _table_of_contents(self) -> Table:
         return {
             RequestCode.PUT_KV_CONFIG: (headers.PutKVConfigRequest, self.put_kv),
             RequestCode.GET_KV_CONFIG: (headers.GetKVConfigRequest, self.get_kv),
@@ -210,6 +224,8 @@ class Handlers:
 
     def connection_lost(self, peer: Peer) -> None:
         """A peer's connection has ended: brokers that were known by it go with it."""
+        if self._guard is not None:
+            self._guard.connection_lost(peer)
         for gone in self._table.owner_gone(peer):
             logger.info(
                 "broker=%s id=%d address=%s removed: its connection closed",

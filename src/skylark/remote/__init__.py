@@ -1,5 +1,6 @@
 """Typed calls to servers: one coroutine for each request code."""
 
+from ..protocol.registration_proof import RegistrationKey as RegistrationKey
 from .broker import BrokerConfigAnswer as BrokerConfigAnswer
 from .broker import PullAnswer as PullAnswer
 from .broker import PullStatus as PullStatus

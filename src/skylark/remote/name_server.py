@@ -32,6 +32,7 @@ from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.command import Command
 from ..protocol.header import Header
 from ..protocol.headers import route as headers
+from ..protocol.registration_proof import CHALLENGE, PROVED_CODES, RegistrationKey
 
 CALL_TIMEOUT_MS: Final = 3_000
 REGISTER_TIMEOUT_MS: Final = 6_000
@@ -183,12 +184,16 @@ class _Calls:
 
 
 class RemoteNameServer(_Calls):
-    """One name server."""
+    """One name server; the key proves that we may change what it shows to clients."""
 
-    def __init__(self, channels: Channels, address: str) -> None:
+    def __init__(
+        self, channels: Channels, address: str, *, key: RegistrationKey | None = None
+    ) -> None:
         super().__init__()
         self.address = address
         self._channels = channels
+        self._key = key
+        self._challenge = ""  # Of the present connection, as far as known.
 
     async def register_broker(
         self,
@@ -221,6 +226,8 @@ class RemoteNameServer(_Calls):
         code = RequestCode.REGISTER_BROKER
         if oneway:
             command = Command.request(code, header.to_fields(), body, oneway=True)
+            if self._key is not None and self._challenge:
+                self._key.sign(command, self._challenge)
             await self._channels.send_oneway(self.address, command)
             return headers.RegisterBrokerResponse(), None
         answer = await self._call(code, header, body, timeout_ms)
@@ -271,8 +278,19 @@ class RemoteNameServer(_Calls):
     async def _call(
         self, code: RequestCode, header: Header | None, body: bytes, timeout_ms: int
     ) -> Command:
-        command = Command.request(code, None if header is None else header.to_fields(), body)
+        fields = None if header is None else header.to_fields()
+        command = Command.request(code, fields, body)
+        proved = self._challenge
+        if self._key is not None and proved and code in PROVED_CODES:
+            self._key.sign(command, proved)
         answer = await self._channels.call(self.address, command, timeout_ms)
+        challenge = answer.fields.get(CHALLENGE)
+        if self._key is not None and challenge and challenge != proved:
+            # The first request on a connection learns what to prove the key over.
+            self._challenge = challenge
+            command = Command.request(code, fields, body)
+            self._key.sign(command, challenge)
+            answer = await self._channels.call(self.address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, self.address)
         return answer
@@ -281,9 +299,17 @@ class RemoteNameServer(_Calls):
 class NameServers(_Calls):
     """Several name servers, of which any can answer."""
 
-    def __init__(self, channels: Channels, addresses: Iterable[str], rng: random.Random) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        addresses: Iterable[str],
+        rng: random.Random,
+        *,
+        key: RegistrationKey | None = None,
+    ) -> None:
         super().__init__()
         self._channels = channels
+        self._key = key
         self._rng = rng
         self._servers: list[RemoteNameServer] = []
         self._chosen = 0
@@ -303,6 +329,14 @@ class NameServers(_Calls):
         """Every name server, for what must be done at all of them."""
         return list(self._servers)
 
+    def use_key(self, key: RegistrationKey) -> None:
+        """Prove this key from now on where it is asked for."""
+        self._key = key
+        self._servers = [self._server(server.address) for server in self._servers]
+
+    def _server(self, address: str) -> RemoteNameServer:
+        return RemoteNameServer(self._channels, address, key=self._key)
+
     def update(self, addresses: Iterable[str]) -> None:
         """Use another list. An empty one is an accident somewhere else, and changes nothing."""
         wanted = list(dict.fromkeys(address.strip() for address in addresses if address.strip()))
@@ -313,7 +347,7 @@ class NameServers(_Calls):
             if address not in wanted:
                 self._channels.drop(address)
         self._rng.shuffle(wanted)
-        self._servers = [RemoteNameServer(self._channels, address) for address in wanted]
+        self._servers = [self._server(address) for address in wanted]
         # Stay where we are if that one is still there.
         self._chosen = wanted.index(chosen) if chosen in wanted else 0
 

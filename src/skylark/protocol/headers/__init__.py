@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .route import QueryDataVersionResponse as QueryDataVersionResponse
     from .route import RegisterBrokerRequest as RegisterBrokerRequest
     from .route import RegisterBrokerResponse as RegisterBrokerResponse
+    from .route import RegistrationRefusal as RegistrationRefusal
     from .route import UnregisterBrokerRequest as UnregisterBrokerRequest
     from .route import WipeWritePermOfBrokerRequest as WipeWritePermOfBrokerRequest
     from .route import WipeWritePermOfBrokerResponse as WipeWritePermOfBrokerResponse
@@ -185,6 +186,7 @@ else:
                 "QueryDataVersionResponse",
                 "RegisterBrokerRequest",
                 "RegisterBrokerResponse",
+                "RegistrationRefusal",
                 "UnregisterBrokerRequest",
                 "WipeWritePermOfBrokerRequest",
                 "WipeWritePermOfBrokerResponse",

@@ -117,6 +117,13 @@ class AddWritePermOfBrokerResponse(Header):
 
 
 @header
+class RegistrationRefusal(Header):
+    """In answer to what needs the registration key: what to prove it over."""
+
+    reg_challenge: str
+
+
+@header
 class RegisterBrokerRequest(Header):
     """A broker says that it lives, where, and (in the body) with which topics."""
 
