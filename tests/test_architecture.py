@@ -32,8 +32,10 @@ LAYERS = {
     "sql": {"client", "sync", "protocol"},
     "console": {"admin", "client"},
     "spark": {"admin", "client", "remote", "filter", "protocol"},
+    "prove": {"admin", "client", "remote", "protocol", "store", "net"},
     "cli": {
         "admin",
+        "prove",
         "client",
         "nameserver",
         "broker",
