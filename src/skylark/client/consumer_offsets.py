@@ -75,7 +75,9 @@ class RemoteOffsets:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._kept: dict[MessageQueue, int] = {}  # What the brokers have, as far as we know.
+        # What the brokers have, as far as we know, and which master said so: another one, after
+        # a failover, is told again.
+        self._kept: dict[MessageQueue, tuple[int, str | None]] = {}
 
     async def load(self) -> None:
         """Get ready."""
@@ -95,10 +97,14 @@ class RemoteOffsets:
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Keep these."""
         changed = [
-            (queue, offset) for queue, offset in offsets.items() if self._kept.get(queue) != offset
+            (queue, offset) for queue, offset in offsets.items() if not self._has(queue, offset)
         ]
         await asyncio.gather(*(self._commit(queue, offset) for queue, offset in changed))
-        return all(self._kept.get(queue) == offset for queue, offset in changed)
+        return all(self._has(queue, offset) for queue, offset in changed)
+
+    def _has(self, queue: MessageQueue, offset: int) -> bool:
+        master = self._session.master_address(queue.broker_name)
+        return self._kept.get(queue) == (offset, master)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, though they go back."""
@@ -119,17 +125,19 @@ class RemoteOffsets:
             await broker.update_consumer_offset(self._group, queue, offset, reset=reset)
         except (TransportError, BrokerError) as error:
             logger.info("queue=%s offset=%d not committed: %s", queue, offset, error)
+            self._session.doubt_route(queue.topic)  # Another member may lead by now.
             return
         if master is not None:  # Else it is said again, until a master has heard it.
-            self._kept[queue] = offset
+            self._kept[queue] = offset, master
 
     def noted(self, queue: MessageQueue, offset: int) -> None:
         """This was committed on another way."""
-        self._kept[queue] = offset
+        self._kept[queue] = offset, self._session.master_address(queue.broker_name)
 
     def is_confirmed_by(self, queue: MessageQueue, committed: int | None) -> bool:
         """Whether what is found in store may follow from what we have put there."""
-        return not self._kept.get(queue) or bool(committed)
+        kept, _ = self._kept.get(queue, (0, None))
+        return not kept or bool(committed)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue has left."""

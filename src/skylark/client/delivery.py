@@ -3,6 +3,9 @@
 A try is repeated at another broker after a network error and, where the caller waits, after the
 codes of RETRY_CODES. SYSTEM_BUSY is flow control: it goes to the caller, unless retry_system_busy
 is set.
+
+A broker group that chooses its master itself has none for a moment after it lost one. Such a try
+does not count: the route is asked for again, and the next try follows, as long as there is time.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..errors import BrokerError, ConnectFailed, SkylarkError, TransportError
+from ..errors import BrokerError, ConnectFailed, NoRoute, SkylarkError, TransportError
 from ..model.queue import MessageQueue
 from ..protocol.codes import ResponseCode
 from ..remote import SendStatus
@@ -36,6 +39,11 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
+
+
+ELECTION_PAUSE_MS: Final = 150
+NOT_LEADER: Final = "[NOT_LEADER]"  # What such a remark begins with.
+_MEMBERS_MIN: Final = 2  # That are left of a group of three.
 
 
 @dataclass(slots=True)
@@ -89,7 +97,13 @@ class Delivery:
         tries_max = self._tries_max(is_sync)
         tries = _Tries()
         while len(tries.brokers) < tries_max:
-            info = await self._destinations.find(outgoing.topic)
+            rest_ms = budget_ms - (clock.monotonic_ms() - began_ms)
+            try:
+                info = await self._destinations.find(outgoing.topic)
+            except NoRoute:
+                if await self._elects(outgoing.topic, None, rest_ms):
+                    continue
+                raise
             if failed is None:
                 queue = self._next_queue(info, tries.last_broker, is_sync)
             else:
@@ -106,10 +120,17 @@ class Delivery:
             except TransportError as error:
                 tries.last_error = error
                 tries.is_ambiguous = tries.is_ambiguous or not isinstance(error, ConnectFailed)
-                self._session.doubt_route(outgoing.topic)
+                if await self._elects(outgoing.topic, queue.broker_name, rest_ms):
+                    tries_max += 1
+                else:
+                    self._session.doubt_route(outgoing.topic)
                 continue
             except BrokerError as error:
                 tries.last_error = error
+                if is_not_leader(error):
+                    if await self._pause(outgoing.topic, rest_ms):
+                        tries_max += 1
+                    continue
                 if await self._may_try_again(error, tries, outgoing.topic, is_sync, rest_ms):
                     continue
                 if tries.receipts:
@@ -126,6 +147,24 @@ class Delivery:
         raise failed_send(
             outgoing, tries.brokers, cost_ms, tries.last_error, tries.is_ambiguous
         ) from tries.last_error
+
+    async def _elects(self, topic: str, broker_name: str | None, rest_ms: int) -> bool:
+        """Whether a group may just be choosing its master; then a moment has passed."""
+        brokers = [] if (route := self._session.routes.known(topic)) is None else route.brokers
+        for data in brokers:
+            if broker_name in (None, data.broker_name):
+                left = len(data.addresses) - (data.master_address is not None)
+                if left >= _MEMBERS_MIN and await self._pause(topic, rest_ms):
+                    return True
+        return False
+
+    async def _pause(self, topic: str, rest_ms: int) -> bool:
+        """Wait a moment and ask for the route again; False where there is no time for it."""
+        if rest_ms <= ELECTION_PAUSE_MS:
+            return False
+        await self._clock.sleep_ms(ELECTION_PAUSE_MS)
+        await self._session.routes.refresh(topic)
+        return True
 
     def _tries_max(self, is_sync: bool) -> int:
         if is_sync:
@@ -165,12 +204,27 @@ class Delivery:
     async def deliver_to(
         self, outgoing: Outgoing, info: PublishInfo, queue: MessageQueue, budget_ms: int
     ) -> tuple[SendReceipt, ...]:
-        """One try, to the queue that the caller wants."""
+        """One try, to the queue that the caller wants; one at each leader that is not one."""
         began_ms = self._clock.monotonic_ms()
         tried = [queue.broker_name]
+        rest_ms = budget_ms
         try:
-            mode = CommunicationMode.SYNC
-            receipts = await self._try(outgoing, info, queue, budget_ms, mode)
+            while True:
+                try:
+                    mode = CommunicationMode.SYNC
+                    receipts = await self._try(outgoing, info, queue, rest_ms, mode)
+                    break
+                except (BrokerError, ConnectFailed) as error:
+                    # Nothing was stored, so the order is not in danger.
+                    rest_ms = budget_ms - (self._clock.monotonic_ms() - began_ms)
+                    if isinstance(error, ConnectFailed):
+                        again = await self._elects(outgoing.topic, queue.broker_name, rest_ms)
+                    else:
+                        again = is_not_leader(error) and await self._pause(outgoing.topic, rest_ms)
+                    if not again:
+                        raise
+                    rest_ms -= ELECTION_PAUSE_MS
+                    info = await self._destinations.find(outgoing.topic)
         except BrokerError as error:
             raise refused_send(error, queue, tried, False) from error
         except TransportError as error:
@@ -215,3 +269,10 @@ class Delivery:
                 latency.update(queue.broker_name, cost_ms, failed=failure is not None)
             if context is not None:
                 self._hooks.after(context, cost_ms, receipts, failure)
+
+
+def is_not_leader(error: BrokerError) -> bool:
+    """Whether a broker was asked that does not lead its group, or not any more."""
+    return error.code == ResponseCode.SERVICE_NOT_AVAILABLE and (error.remark or "").startswith(
+        NOT_LEADER
+    )

@@ -158,7 +158,10 @@ class Puller:
             logger.info("queue=%s no address of its broker is known", queue)
             self._session.doubt_route(queue.queue.topic)
             return self._retry_ms
-        is_master = address == self._session.master_address(queue.queue.broker_name)
+        master = self._session.master_address(queue.queue.broker_name)
+        is_master = address == master
+        if master is None:
+            self._session.doubt_route(queue.queue.topic)  # Somebody may have become one.
         if is_master and not is_confirmed:
             # Nor may it be asked for messages yet. A replica may, and takes no commits.
             self._avoided[address] = self._clock.monotonic_ms() + AVOID_MS

@@ -51,6 +51,12 @@ class RouteCache:
         """The topics that are kept, in the order of first use."""
         return list(self._routes)
 
+    def by_age(self) -> list[TopicRoute]:
+        """All routes, the one that was confirmed last at the end."""
+        return [
+            self._routes[topic] for topic in sorted(self._routes, key=self._fresh_ms.__getitem__)
+        ]
+
     def known(self, topic: str) -> TopicRoute | None:
         """What is known now, without asking anyone."""
         return self._routes.get(topic)

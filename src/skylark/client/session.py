@@ -345,10 +345,10 @@ class Session:
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         before = self._addresses()
         self._brokers.clear()
-        for known_topic in self.routes.topics:
-            known = self.routes.known(known_topic)
-            if known is not None:
-                self._brokers.update((data.broker_name, data) for data in known.brokers)
+        # Routes may differ in what they say of a broker: one has failed over since. The last is
+        # right.
+        for known in self.routes.by_age():
+            self._brokers.update((data.broker_name, data) for data in known.brokers)
         after = self._addresses()
         for address in before - after:
             # No route mentions it any more. What is under way on it would not be answered well.
