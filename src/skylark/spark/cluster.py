@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
@@ -17,8 +17,8 @@ from ..protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.record import decode_record
 from ..remote.addresses import parse_addresses
-from .offsets import Offsets, QueueKey
-from .options import EARLIEST, LATEST, Access, Bound, ReadOptions
+from .offsets import Offsets, QueueKey, within
+from .options import EARLIEST, LATEST, Access, Bound, FilterType, ReadOptions
 from .wire import Wire
 
 T = TypeVar("T")
@@ -36,6 +36,25 @@ _PASSING_CODES = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
+_COORDINATOR = {"namespace": "SKYLARK", "key": "decisions"}
+_DECISIONS = (RequestCode.GET_DECISION, RequestCode.DECIDE_ROWS)
+_COORDINATOR_GONE = (
+    ", and it keeps the decisions of exactly-once sinks: start it. If it is gone, name another "
+    "with `mqadmin updateKvConfig -s SKYLARK -k decisions -v <broker>`"
+)
+_NOTHING_CODES = frozenset(
+    {
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_NOT_FOUND,
+    }
+)
+# Which option a refusal of a broker is about.
+_REFUSED_OPTIONS: dict[int, str] = {
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "group",
+    ResponseCode.NO_PERMISSION: "topic",
+    ResponseCode.TOPIC_NOT_EXIST: "topic",
+}
 READER_GROUP = "skylark-spark-reader"
 TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4
@@ -47,7 +66,11 @@ class Cluster:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._name_servers = [str(address) for address in parse_addresses(access.namesrv).addresses]
+        try:
+            found = parse_addresses(access.namesrv).addresses
+        except ConfigError as error:
+            raise ConfigError(f"option namesrv: {error}") from error
+        self._name_servers = [str(address) for address in found]
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRouteBody] = {}
 
@@ -94,7 +117,7 @@ class Cluster:
     # Name servers.
 
     def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
-        problem: Exception | None = None
+        problem: TransportError | None = None
         for address in self._name_servers:
             try:
                 return bytes(self.wire(address).call(code, fields).body)
@@ -102,7 +125,9 @@ class Cluster:
                 self.drop(address)
                 problem = error
         assert problem is not None
-        raise problem
+        raise TransportError(
+            problem.address, f"{problem.problem}; no name server of the option namesrv answers"
+        ) from problem
 
     def route(self, topic: str) -> TopicRouteBody:
         """Which brokers serve a topic; raises ConfigError where none does."""
@@ -180,11 +205,44 @@ class Cluster:
         raise TransportError(broker, f"no name server knows a broker {broker} for topic {topic}")
 
     def coordinator(self) -> str:
-        """The broker that keeps the decisions of jobs: the first by name."""
+        """The broker that keeps the decisions of jobs, also while it is away.
+
+        The first by name is chosen once, and the name servers remember it: a decision must not be
+        looked for at another broker because the one that has it restarts.
+        """
+        found = self.retried(self._chosen_coordinator)
+        if found is None:
+            names = self.retried(self._some_brokers)
+            fields = {**_COORDINATOR, "value": names[0]}
+            for address in self._name_servers:  # All of them: any may be the one that is asked.
+                self.retried(
+                    lambda at=address: self.wire(at).call(RequestCode.PUT_KV_CONFIG, fields)  # type: ignore[misc]
+                )
+            found = self.retried(self._chosen_coordinator) or names[0]
+        return found
+
+    def _chosen_coordinator(self) -> str | None:
+        problem: TransportError | None = None
+        for address in self._name_servers:
+            try:
+                return (
+                    self.wire(address).call(RequestCode.GET_KV_CONFIG, _COORDINATOR).fields["value"]
+                )
+            except TransportError as error:
+                self.drop(address)
+                problem = error
+            except BrokerError as error:
+                if error.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+        if problem is not None:  # The one that cannot be asked may know.
+            raise problem
+        return None
+
+    def _some_brokers(self) -> list[str]:
         names = self.broker_names()
         if not names:
             raise TransportError(self.access.namesrv, "no broker is registered")
-        return names[0]
+        return names
 
     def broker_names(self) -> list[str]:
         """The brokers that are registered now."""
@@ -193,13 +251,14 @@ class Cluster:
 
     def call_broker(self, broker: str, code: int, fields: dict[str, str], body: bytes) -> bytes:
         """Ask the master of that name; the body of its answer."""
+        hint = "" if code not in _DECISIONS else _COORDINATOR_GONE
 
         def asked() -> bytes:
             data = self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
             found = ClusterInfoBody.from_json(data).cluster.brokers.get(broker)
             address = None if found is None else found.master_address
             if address is None:
-                raise TransportError(broker, "no name server knows a master of that name")
+                raise TransportError(broker, f"no name server knows a master of that name{hint}")
             return bytes(self.wire(address).call(code, fields, body).body)
 
         return self.retried(asked)
@@ -245,11 +304,7 @@ class Cluster:
             wire = self.wire(address)
             wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue, offset, 1, 1 << 10))
             answer = wire.answer()
-            if answer.code in (
-                ResponseCode.PULL_OFFSET_MOVED,
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
-                ResponseCode.PULL_NOT_FOUND,
-            ):
+            if answer.code in _NOTHING_CODES:
                 return None
             if answer.code != 0:
                 raise BrokerError(answer.code, answer.remark, address)
@@ -278,6 +333,51 @@ class Cluster:
             raise
         return int(fields["offset"])
 
+    def pull_some(
+        self, options: ReadOptions, queue: QueueKey, offset: int, count: int, text: str, kind: str
+    ) -> tuple[int, int] | None:
+        """How many bytes a few messages have, and the offset behind them; None without any.
+
+        What the broker has against the options is said by their names.
+        """
+
+        def asked() -> tuple[int, int] | None:
+            address = self.broker_address(queue.topic, queue.broker)
+            fields = pull_fields(
+                queue, offset, count, 1, group=options.group or READER_GROUP, subscription=text,
+                kind=kind,
+            )  # fmt: skip
+            wire = self.wire(address)
+            wire.ask(RequestCode.PULL_MESSAGE, fields)
+            answer = wire.answer()
+            if answer.code == 0:
+                return len(answer.body), int(answer.fields["nextBeginOffset"])
+            if answer.code in _NOTHING_CODES:
+                return None
+            raise BrokerError(answer.code, answer.remark, address)
+
+        try:
+            return self.retried(asked)
+        except BrokerError as error:
+            option = _REFUSED_OPTIONS.get(error.code)
+            if kind == FilterType.SQL92:
+                option = "filter"
+            if option is None:
+                raise
+            raise ConfigError(
+                f"option {option}: broker {queue.broker} refuses to let {queue.topic} be read: "
+                f"{error.remark}"
+            ) from error
+
+    def bound(self, options: ReadOptions, option: str, queues: Sequence[QueueKey]) -> Offsets:
+        """Where a read begins or ends in each queue, as its options say."""
+        bound = options.starting if option == "startingOffsets" else options.ending
+        found = self.resolve(bound, queues, option)
+        if bound.offsets is None:
+            return found
+        last = {queue: self.max_offset(queue) for queue in queues}
+        return within(option, found, last, strict=options.fail_on_data_loss)
+
     def resolve(self, bound: Bound, queues: Iterable[QueueKey], option: str) -> Offsets:
         """The offset that a bound means in each queue."""
         found: Offsets = {}
@@ -304,9 +404,15 @@ class Cluster:
                 for number in numbers:
                     if QueueKey(topic, broker, number) not in known:
                         raise ConfigError(
-                            f"option {option}: there is no queue {topic}/{broker}/{number}"
+                            f"option {option}: there is no queue {topic}/{broker}/{number}; "
+                            f"there are {_some(known)}"
                         )
         return found
+
+
+def _some(queues: Iterable[QueueKey]) -> str:
+    names = [str(queue) for queue in sorted(queues)]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def pull_fields(

@@ -155,6 +155,18 @@ def lost(start: Offsets, first: Offsets) -> list[Range]:
     ]
 
 
+def within(option: str, given: Offsets, last: Offsets, *, strict: bool) -> Offsets:
+    """Offsets that a user gave, none of them behind the end of its queue; raises ConfigError."""
+    for queue, offset in sorted(given.items()):
+        if strict and offset > last[queue]:
+            raise ConfigError(
+                f"option {option}: {offset} lies behind the end of {queue}; up to {last[queue]} is "
+                "allowed, -1 for latest, -2 for earliest. With failOnDataLoss=false it is read "
+                "to its end"
+            )
+    return {queue: min(offset, last[queue]) for queue, offset in given.items()}
+
+
 def describe_loss(ranges_lost: Iterable[Range]) -> str:
     """What is missing, in words."""
     parts = [f"{one.queue} {one.start} to {one.end}" for one in ranges_lost]

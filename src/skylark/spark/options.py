@@ -85,6 +85,17 @@ class Bound:
     timestamp_ms: int | None = None
     offsets: QueueOffsets | None = None
 
+    @property
+    def moves(self) -> bool:
+        """Whether it means something else when it is asked again later."""
+        numbers = (
+            number
+            for brokers in (self.offsets or {}).values()
+            for queues in brokers.values()
+            for number in queues.values()
+        )
+        return self.word == "latest" or LATEST in numbers
+
 
 @dataclass(frozen=True, slots=True)
 class Access:

@@ -37,8 +37,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import ConfigError
 from ..filter import parse_tags
-from ..protocol.codes import RequestCode
-from .cluster import Cluster, pull_fields
+from .cluster import Cluster
 from .columns import Layout
 from .offsets import (
     DataLoss,
@@ -160,7 +159,7 @@ class _Plan:
         """Tasks for some ranges."""
         found = split(
             wanted,
-            bytes_per_message=_bytes_per_message(cluster, wanted),
+            bytes_per_message=_bytes_per_message(cluster, self.options, wanted),
             split_bytes=self.options.split_bytes,
             partitions_min=self.options.partitions_min,
         )
@@ -198,17 +197,19 @@ def _worker_cluster(access: Access) -> Cluster:
     return found
 
 
-def _bytes_per_message(cluster: Cluster, wanted: Sequence[Range]) -> float:
-    """About how large the messages are: a look at the last range of some, which is there."""
+def _bytes_per_message(cluster: Cluster, options: ReadOptions, wanted: Sequence[Range]) -> float:
+    """About how large the messages are: a look at the end of the longest range, which is there.
+
+    It is also the first pull of a query, so what brokers refuse is said here, in the driver.
+    """
     for one in sorted(wanted, key=lambda one: -one.count)[:1]:
         offset = one.end - min(one.count, _SAMPLE_MESSAGES)
-        address = cluster.broker_address(one.queue.topic, one.queue.broker)
-        wire = cluster.wire(address)
-        wire.ask(RequestCode.PULL_MESSAGE, pull_fields(one.queue, offset, _SAMPLE_MESSAGES, 1))
-        answer = wire.answer()
-        if answer.code == 0:
-            found = int(answer.fields["nextBeginOffset"]) - offset
-            return len(answer.body) / max(1, found)
+        answer = cluster.pull_some(options, one.queue, offset, _SAMPLE_MESSAGES, "*", "TAG")
+        if options.filter_type is FilterType.SQL92 and options.read_from is not ReadFrom.FILES:
+            cluster.pull_some(options, one.queue, offset, 1, options.filter, options.filter_type)
+        if answer is not None:
+            size, following = answer
+            return size / max(1, following - offset)
     return 1_024.0
 
 
@@ -223,11 +224,16 @@ class SkylarkReader(DataSourceReader):
         options = self.plan.options
         cluster = Cluster(options.access)
         try:
-            queues = [
-                queue for queue in cluster.queues(cluster.topics(options)) if self._has(queue)
-            ]
-            start = cluster.resolve(options.starting, queues, "startingOffsets")
-            end = cluster.resolve(options.ending, queues, "endingOffsets")
+            found = cluster.queues(cluster.topics(options))
+            if not found:
+                raise ConfigError(
+                    f"option topicsPattern={options.topics_pattern!r}: no topic at "
+                    f"{options.access.namesrv} matches with its whole name"
+                )
+            start = cluster.bound(options, "startingOffsets", found)
+            end = cluster.bound(options, "endingOffsets", found)
+            queues = [queue for queue in found if self._has(queue)]
+            start, end = ({one: side[one] for one in queues} for side in (start, end))
             first = {queue: cluster.min_offset(queue) for queue in queues}
             gone = [one for one in lost(start, first) if end[one.queue] > one.start]
             if gone and options.fail_on_data_loss:
@@ -332,24 +338,28 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = cluster.queues(cluster.topics(options))
         start = self._remembered(cluster, queues)
         if start is None:
-            start = cluster.resolve(options.starting, queues, "startingOffsets")
-            self._remember(cluster, start)
+            start = cluster.bound(options, "startingOffsets", queues)
+            if options.group is not None and options.commit_offsets and options.starting.moves:
+                cluster.commit(_initial(options.group), start)
         return to_json(start)
 
     def _remembered(self, cluster: Cluster, queues: list[QueueKey]) -> Offsets | None:
-        """Where this query began: Spark asks again after a crash in the first micro-batch."""
-        group = self.plan.options.group
-        if group is None or not self.plan.options.commit_offsets:
-            return None
-        found = {queue: cluster.committed(_initial(group), queue) for queue in queues}
-        if not found or any(offset is None for offset in found.values()):
-            return None
-        return {queue: offset for queue, offset in found.items() if offset is not None}
+        """Where this query began: Spark asks again after a crash in the first micro-batch.
 
-    def _remember(self, cluster: Cluster, start: Offsets) -> None:
-        group = self.plan.options.group
-        if group is not None and self.plan.options.commit_offsets:
-            cluster.commit(_initial(group), start)
+        Only `latest` means something else by then. A group that has come further belongs to a
+        query whose checkpoint was thrown away, and the next one begins as it is asked to.
+        """
+        options = self.plan.options
+        group = options.group
+        if group is None or not options.commit_offsets or not options.starting.moves or not queues:
+            return None
+        found: Offsets = {}
+        for queue in queues:
+            began = cluster.committed(_initial(group), queue)
+            if began is None or cluster.committed(group, queue) not in (None, began):
+                return None
+            found[queue] = began
+        return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self.plan.options.messages_per_trigger_max
@@ -363,6 +373,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         cluster = self._cluster()
         begin = {} if start is None else from_json(start)
+        self._check_topics(cluster, begin)
         self._commit(cluster, begin)
         self._begin_new_queues(cluster, begin)
         newest = self._target if self._target is not None else self._newest(cluster, begin)
@@ -371,10 +382,22 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count_max = None
         bytes_max = self.plan.options.bytes_per_trigger_max
         if bytes_max is not None:
-            size = _bytes_per_message(cluster, ranges(begin, newest))
+            size = _bytes_per_message(cluster, self.plan.options, ranges(begin, newest))
             by_bytes = max(1, int(bytes_max / max(1.0, size)))
             count_max = by_bytes if count_max is None else min(count_max, by_bytes)
         return to_json(admit(begin, newest, count_max))
+
+    def _check_topics(self, cluster: Cluster, begin: Offsets) -> None:
+        """Refuse a checkpoint that another query has made."""
+        known = {queue.topic for queue in begin}
+        read = set(cluster.topics(self.plan.options))
+        foreign = known - read
+        if not foreign or (foreign != known and not self.plan.options.fail_on_data_loss):
+            return
+        raise ConfigError(
+            f"option checkpointLocation: the checkpoint is of topic {', '.join(sorted(foreign))}, "
+            "which this query does not read; give a new checkpointLocation, or the topic"
+        )
 
     def _newest(self, cluster: Cluster, begin: Offsets) -> Offsets:
         queues = set(cluster.queues(cluster.topics(self.plan.options)))
@@ -395,12 +418,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
         first, last = from_json(start), from_json(end)
-        foreign = {queue.topic for queue in first} - set(cluster.topics(self.plan.options))
-        if foreign and self.plan.options.fail_on_data_loss:
-            raise DataLoss(
-                f"the checkpoint is of topic {', '.join(sorted(foreign))}, which this query does "
-                "not read; start with a new checkpointLocation"
-            )
+        self._check_topics(cluster, first)
         for queue in last:
             first.setdefault(queue, cluster.min_offset(queue))
         wanted = ranges(first, last)
