@@ -1,117 +1,157 @@
-"""A sink that fails where it is told to, and a driver as a process of its own that can be killed.
+"""Named steps of source, sink and archive, at each of which somebody can be made to die.
 
-Spark's own Python processes import this module, so what it is told comes in files: a fault is a
-file in a folder, and goes off once, when it can be removed.
+Spark's own Python processes import this module, so what they are told comes in files, below the
+folder that SPARK_FAULTS names:
+
+    set/<step>        who dies when a process comes to this step: worker, driver, or a broker's name
+    kills/<number>    who has died, and where; written by the killer, just before
+    failures          a line for each query that ended with an error and was started again
+    jvm, driver       process numbers
+
+A fault goes off once: whoever can move its file away is the killer.
+
+    step               where                                                        in
+    plan               latestOffset: how far the micro-batch goes is known          source's process
+    split              partitions: what each task reads is known                    source's process
+    progress           the group's progress is about to be committed                source's process
+    read               a task has read its first rows                               task
+    stage              a task is about to stage rows                                task
+    staging            some of its rows are staged                                  task
+    staged             all are, and Spark does not know it yet                      task
+    decide             all tasks are done, nothing is decided                       sink's process
+    decided            the decision is recorded at one broker, not yet at others    sink's process
+    commit             rows are there; Spark has not noted the batch                sink's process
+    archive-files      files of a micro-batch are written, no entry names them      driver
+    archive-entry      the entry is there; Spark has not noted the batch            driver
+    compact-files      compacted files are written, no entry names them             driver
+    compact-note       what they replace is noted                                   driver
+    compact-entry      the wide entry is there, the old ones are too                driver
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
-from skylark.spark.options import write_options
+from skylark.spark import transactions
 from skylark.spark.sink import OnceStreamWriter
+from skylark.spark.source import SkylarkDataSource, SkylarkStreamReader
+
+FOLDER = Path(os.environ.get("SPARK_FAULTS", "/nonexistent"))
+IN_TASKS = ("read", "stage", "staging", "staged")
+IN_QUERIES = ("plan", "split", "progress", "decide", "decided", "commit")
+IN_DRIVER = (
+    "archive-files", "archive-entry", "compact-files", "compact-note", "compact-entry",
+)  # fmt: skip
 
 
-def goes_off(folder: str, name: str) -> bool:
-    """Whether a fault was set; it is not any more."""
+def step(name: str) -> None:
+    """Here somebody may have to die."""
     try:
-        os.remove(os.path.join(folder, name))
+        taken = FOLDER / f"taken-{name}-{os.getpid()}"
+        os.rename(FOLDER / "set" / name, taken)
     except FileNotFoundError:
-        return False
-    return True
+        return
+    kill(taken.read_text(), name)
+    taken.unlink()
 
 
-class FaultySource(DataSource):
-    """format("faulty"): our sink, with the option `faults` that names a folder."""
+def kill(victim: str, where: str) -> None:
+    """Kill a worker (this process), the driver, or a broker; noted first."""
+    if victim == "worker":
+        pids = [os.getpid()]
+    elif victim == "driver":
+        # The JVM first: it is the driver, and must not see its Python go.
+        pids = [int((FOLDER / name).read_text()) for name in ("jvm", "driver")]
+    else:
+        pids = [int((FOLDER / "brokers" / victim / "pid").read_text())]
+    note(victim, where, pids[0])
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
-    @classmethod
-    def name(cls) -> str:
-        return "faulty"
+
+def note(victim: str, where: str, pid: int) -> None:
+    """Write down who dies."""
+    draft = FOLDER / f"kill-{os.getpid()}-{time.monotonic_ns()}"
+    draft.write_text(f"{victim} {where} {pid}")
+    draft.rename(FOLDER / "kills" / draft.name)
+
+
+def after(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        found = function(*arguments, **named)
+        step(where)
+        return found
+
+    return called
+
+
+class FaultySource(SkylarkDataSource):
+    """Takes the place of format("skylark") in a session, with the steps above."""
+
+    def streamReader(self, schema: Any) -> Any:
+        made = super().streamReader(schema)
+        assert isinstance(made, SkylarkStreamReader)
+        made.__class__ = FaultyReader
+        return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        given = {name: value for name, value in self.options.items() if name != "faults"}
-        return FaultyWriter(write_options(given, is_stream=True), self.options["faults"])
+        made = super().streamWriter(schema, overwrite)
+        assert isinstance(made, OnceStreamWriter)
+        made.__class__ = FaultyWriter
+        return made
+
+
+class FaultyReader(SkylarkStreamReader):
+    """Our stream reader, with steps."""
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
+        found = super().latestOffset(start, limit)
+        if found != start:
+            step("plan")
+        return found
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        found = super().partitions(start, end)
+        step("split")
+        return found
+
+    def commit(self, end: Any) -> None:
+        step("progress")
+        super().commit(end)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for number, batch in enumerate(super().read(partition)):
+            if number == 0:
+                step("read")
+            yield batch
 
 
 class FaultyWriter(OnceStreamWriter):
-    """Fails before or after each of its steps."""
-
-    def __init__(self, options: Any, folder: str) -> None:
-        super().__init__(options)
-        self.folder = folder
+    """Our exactly-once writer, with steps."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        if goes_off(self.folder, "before-write"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        step("stage")
         staged = super().write(iterator)
-        if goes_off(self.folder, "after-write"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if goes_off(self.folder, "task-error"):
-            raise RuntimeError("the task fails after it has staged its rows")
+        step("staged")
         return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if goes_off(self.folder, "before-commit"):
-            raise RuntimeError("the commit fails before the decision")
-        if goes_off(self.folder, "kill-before-commit"):
-            kill_driver()
+        step("decide")
         super().commit(messages, batchId)
-        if goes_off(self.folder, "after-commit"):
-            raise RuntimeError("the commit fails after the decision")
-        if goes_off(self.folder, "kill-after-commit"):
-            kill_driver()
+        step("commit")
 
 
-def kill_driver() -> None:
-    """The JVM that this process works for, and with it the whole query."""
-    os.kill(int(os.environ["SPARK_FAULTS_JVM"]), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def main(namesrv: str, source: str, sink: str, folder: str, rows_max: int) -> None:
-    """One driver: topic to topic, what is there now."""
-    from spark_world import start_spark
-
-    spark = start_spark(Path(folder) / "warehouse")
-    spark.dataSource.register(FaultySource)
-    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    os.environ["SPARK_FAULTS_JVM"] = str(jvm)
-    print(f"jvm {jvm}", flush=True)
-    query = start_query(spark, namesrv, source, sink, folder, rows_max)
-    query.awaitTermination()
-    spark.stop()
-
-
-def start_query(
-    spark: Any, namesrv: str, source: str, sink: str, folder: str, rows_max: int
-) -> Any:
-    """Topic to topic, exactly once, through the sink with faults."""
-    return (
-        spark.readStream.format("skylark")
-        .option("namesrv", namesrv)
-        .option("topic", source)
-        .option("startingOffsets", "earliest")
-        .option("maxMessagesPerTrigger", rows_max)
-        .option("minPartitions", 3)
-        .load()
-        .selectExpr("body", "tag", "cast(body as string) as sharding_key")
-        .writeStream.format("faulty")
-        .option("faults", folder)
-        .option("namesrv", namesrv)
-        .option("topic", sink)
-        .option("batchBytes", "4k")
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
+if FOLDER.is_dir():  # Steps within methods: in every process that reads or writes under faults.
+    transactions.Stage.add = after("staging", transactions.Stage.add)  # type: ignore[method-assign]
+    transactions.Decisions._decide = after(  # type: ignore[method-assign]
+        "decided", transactions.Decisions._decide
     )
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:5], int(sys.argv[5]))

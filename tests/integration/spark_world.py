@@ -37,7 +37,9 @@ def start_spark(warehouse: Path) -> Any:
     os.environ.update(java_environment(os.environ))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The JVM outlives a session, and its workers import the faults by name: with the first already.
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    here, more = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+    if here not in more.split(os.pathsep):
+        os.environ["PYTHONPATH"] = f"{here}{os.pathsep}{more}" if more else here
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("tests").master("local[2,3]")

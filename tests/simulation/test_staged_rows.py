@@ -135,6 +135,16 @@ def test_a_request_that_comes_again_changes_nothing() -> None:
     assert sorted(body for body, _ in world.visible()) == [b"1", b"2", b"3"]
 
 
+def test_a_request_of_which_a_crash_kept_the_first_rows_goes_on_behind_them() -> None:
+    world = World()
+    world.stage(key(), 0, [b"1", b"2"])  # What was left of the append of four.
+    world.kill()
+    world.stage(key(), 0, [b"1", b"2", b"3", b"4"])
+    found, _ = world.service.decide(decision(t0=("a", 4)))
+    world.apply(found)
+    assert sorted(world.visible()) == [(b"%d" % (n + 1), f"sink/0/0/{n}") for n in range(4)]
+
+
 def test_rows_that_do_not_follow_are_refused() -> None:
     world = World()
     world.stage(key(), 0, [b"1"])

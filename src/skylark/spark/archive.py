@@ -1,12 +1,13 @@
 """The archive: topics as Parquet, and archive and live log as one table.
 
 A stream reads the topics under a group of its own, and each micro-batch becomes files and one entry
-of the catalogue. A batch that is repeated, because the driver died, writes its folder anew and the
-same entry: nothing is missing and nothing doubled. The group's progress is committed after the
+of the catalogue. What counts is offsets, not numbers of batches: of a batch that is repeated,
+because the driver died or its checkpoint is an old copy, only what lies beyond the last entry is
+written. So nothing is missing and nothing doubled. The group's progress is committed after the
 entry is there, so a broker with `retentionWaitsForGroup` keeps what is not archived yet.
 
-Reading takes one snapshot of the catalogue, and the live log from where that ends: no gap at the
-seam and nothing twice, however both move meanwhile.
+Reading takes one snapshot of the catalogue, and the live log from where that ends (seam.py): no gap
+and nothing twice, however both move meanwhile.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ..errors import ConfigError
-from .catalogue import ArchivedFile, Catalogue, Entry
+from ..errors import ConfigError, StoreUnreadable
+from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
 from .cluster import Cluster
-from .offsets import Offsets, QueueKey, to_json
+from .offsets import DataLoss, Offsets, QueueKey, Range, from_json, to_json
 from .options import read_options
 from .schema import COLUMNS
+from .seam import Extent, plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,11 @@ def archive(
     """Start archiving topics; with once, the query ends when it has what is there now."""
     catalogue = Catalogue(root)
     catalogue.root.mkdir(parents=True, exist_ok=True)
+    if catalogue.entries() and not (_checkpoint(catalogue) / "metadata").exists():
+        raise ConfigError(
+            f"archive {catalogue.root}: its folder `checkpoint` is gone, which says how far it has "
+            "read; restore it, or archive to another directory"
+        )
     frame = (
         spark.readStream.format("skylark")
         .option("namesrv", namesrv)
@@ -67,19 +73,44 @@ def archive(
 
     writer = (
         frame.writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(catalogue.root / "checkpoint"))
+        .option("checkpointLocation", str(_checkpoint(catalogue)))
         .queryName(f"archive {' '.join(topics)}"[:120])
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)
     return writer.start()
 
 
+def _checkpoint(catalogue: Catalogue) -> Path:
+    return catalogue.root / "checkpoint"
+
+
+def _planned(catalogue: Catalogue, number: int) -> Offsets:
+    """How far a micro-batch goes: Spark has written it down before it begins."""
+    path = _checkpoint(catalogue) / "offsets" / str(number)
+    try:
+        return from_json(json.loads(path.read_text().splitlines()[2]))
+    except (OSError, IndexError, ValueError) as error:
+        raise StoreUnreadable(str(path), f"does not say how far a batch goes: {error}") from error
+
+
 def _write_batch(catalogue: Catalogue, batch: DataFrame, number: int) -> None:
-    """In the driver: one micro-batch, as files and an entry."""
-    if catalogue.has(number):
+    """In the driver: what one micro-batch adds, as files and an entry."""
+    entries = catalogue.entries()
+    there = dict(entries[-1].ends) if entries else {}
+    begins = _planned(catalogue, number - 1) if number else {}
+    ends = _planned(catalogue, number)
+    missing = [q for q, end in there.items() if q in begins and begins[q] > end]
+    if missing:
+        raise DataLoss(
+            f"{missing[0]}: the archive reaches to {there[missing[0]]}, and the checkpoint goes on "
+            f"at {begins[missing[0]]}: it belongs to another archive"
+        )
+    if all(end <= there.get(queue, -1) for queue, end in ends.items()):
         return  # The driver died after the entry was there, and before Spark had noted it.
-    folder = catalogue.root / "data" / f"batch={number:012d}"
-    shutil.rmtree(folder, ignore_errors=True)  # Of a try that was not finished.
+    if any(begins.get(queue, 0) < end for queue, end in there.items() if queue in ends):
+        batch = batch.where(_beyond(there))
+    first = entries[-1].last + 1 if entries else 0
+    folder = catalogue.new_folder(first, first)
     (
         batch.selectExpr("*", "date_format(store_time, \"yyyy-MM-dd'T'HH\") as hour")
         .sortWithinPartitions("broker", "queue_id", "queue_offset")
@@ -88,22 +119,26 @@ def _write_batch(catalogue: Catalogue, batch: DataFrame, number: int) -> None:
         .parquet(str(folder))
     )
     files = _files_in(catalogue.root, folder)
-    ends = catalogue.ends()
-    if files:
-        found = _table(batch.sparkSession, catalogue, [file.path for file in files])
-        for row in (
-            found.groupBy("topic", "broker", "queue_id")
-            .agg({"queue_offset": "max"})
-            .withColumnRenamed("max(queue_offset)", "last")
-            .collect()
-        ):
-            ends[QueueKey(row["topic"], row["broker"], row["queue_id"])] = row["last"] + 1
-    catalogue.add(Entry(number, number, tuple(files), ends))
+    reached = {queue: max(end, there.get(queue, end)) for queue, end in ends.items()}
+    catalogue.add(Entry(first, first, tuple(files), {**there, **reached}))
+
+
+def _beyond(there: Offsets) -> str:
+    """The condition for rows that the archive does not have."""
+    cases = " ".join(
+        f"when topic = '{queue.topic}' and broker = '{queue.broker}' and "
+        f"queue_id = {queue.queue_id} then queue_offset >= {end}"
+        for queue, end in sorted(there.items())
+    )
+    return f"case {cases} else true end"
 
 
 def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
+    """The files of a folder, once all of them are on the disk."""
     import pyarrow.parquet as parquet
 
+    if folder.exists():
+        sync_tree(folder)
     found = []
     for path in sorted(folder.rglob("*.parquet")):
         topic = next(
@@ -118,22 +153,12 @@ def _table(spark: SparkSession, catalogue: Catalogue, paths: Sequence[str]) -> D
     """Files of the archive as a table with the columns of the source."""
     schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "topic")
     # Topic and hour are in the names of the folders, and only there.
-    by_base: dict[str, list[str]] = {}
-    for path in paths:
-        full = catalogue.root / path
-        base = next(parent for parent in full.parents if parent.name.startswith("batch="))
-        by_base.setdefault(str(base), []).append(str(full))
-    frames = [
-        spark.read.schema(f"{schema}, topic string, hour string")
-        .option("basePath", base)
-        .parquet(*files)
+    return (
+        spark.read.schema(f"{schema}, batch string, topic string, hour string")
+        .option("basePath", str(catalogue.root / "data"))
+        .parquet(*(str(catalogue.root / path) for path in paths))
         .select(*COLUMNS)
-        for base, files in sorted(by_base.items())
-    ]
-    found = frames[0]
-    for frame in frames[1:]:
-        found = found.unionByName(frame)
-    return found
+    )
 
 
 def table(
@@ -145,18 +170,34 @@ def table(
     live: bool = True,
 ) -> DataFrame:
     """A topic from its first archived message to its newest, as one table."""
-    frames: list[DataFrame] = []
-    ends: Offsets = {}
-    if root is not None:
-        catalogue = Catalogue(root).require()
-        entries = catalogue.entries()  # One snapshot; what is archived from now on is read live.
-        paths = [file.path for entry in entries for file in entry.files if file.topic == topic]
-        if entries:
-            ends = {queue: end for queue, end in entries[-1].ends.items() if queue.topic == topic}
-        if paths:
-            frames.append(_table(spark, catalogue, paths))
+    catalogue = None if root is None else Catalogue(root).require()
+
+    def look() -> tuple[list[Entry], Offsets]:
+        entries = [] if catalogue is None else catalogue.entries()
+        ends = entries[-1].ends if entries else {}
+        return entries, {queue: end for queue, end in ends.items() if queue.topic == topic}
+
+    ranges: list[Range] = []
     if live:
-        frames.append(_live(spark, topic, ends, namesrv))
+        cluster = Cluster(
+            read_options({"namesrv": namesrv, "topic": topic}, is_stream=False).access
+        )
+        try:
+            entries, ranges = plan(look, lambda: _extents(cluster, topic))
+            away = look()[1].keys() - {one.queue for one in ranges}
+            if away:
+                logger.warning("no broker serves %s: only what is archived", min(away))
+        finally:
+            cluster.close()
+    else:
+        entries, _ = look()
+    frames = []
+    paths = [file.path for entry in entries for file in entry.files if file.topic == topic]
+    if paths:
+        assert catalogue is not None
+        frames.append(_table(spark, catalogue, paths))
+    if live and (not paths or any(one.count for one in ranges)):
+        frames.append(_live(spark, topic, ranges, namesrv))
     if not frames:
         raise ConfigError(f"topic {topic} is not in the archive {root}")
     found = frames[0]
@@ -165,16 +206,22 @@ def table(
     return found
 
 
-def _live(spark: SparkSession, topic: str, ends: Offsets, namesrv: str) -> DataFrame:
+def _extents(cluster: Cluster, topic: str) -> dict[QueueKey, Extent]:
+    return {
+        queue: Extent(cluster.min_offset(queue), cluster.max_offset(queue))
+        for queue in cluster.queues([topic])
+    }
+
+
+def _live(spark: SparkSession, topic: str, ranges: Sequence[Range], namesrv: str) -> DataFrame:
+    """Just these ranges: what is sent or archived from now on is of the next look."""
     reader = spark.read.format("skylark").option("namesrv", namesrv).option("topic", topic)
-    cluster = Cluster(read_options({"namesrv": namesrv, "topic": topic}, is_stream=False).access)
-    try:
-        there = set(cluster.queues([topic]))
-    finally:
-        cluster.close()
-    known = {queue: end for queue, end in ends.items() if queue in there}
-    if known:
-        reader = reader.option("startingOffsets", json.dumps(to_json(known)["q"]))
+    for option, offsets in (
+        ("startingOffsets", {one.queue: one.start for one in ranges}),
+        ("endingOffsets", {one.queue: one.end for one in ranges}),
+    ):
+        if offsets:
+            reader = reader.option(option, json.dumps(to_json(offsets)["q"]))
     return reader.load()
 
 
@@ -215,8 +262,7 @@ def compact(
 
 def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) -> None:
     first, last = group[0].first, group[-1].last
-    folder = catalogue.root / "data" / f"batch={first:012d}-{last:012d}"
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = catalogue.new_folder(first, last)
     paths = [file.path for entry in group for file in entry.files]
     files: list[ArchivedFile] = []
     if paths:

@@ -1,13 +1,14 @@
 """Catalogue: which files make up an archive, and how far it reaches.
 
-    <root>/data/batch=000000000012/topic=OrderTopic/hour=2026-11-15T19/part-….parquet
+    <root>/data/batch=000000000012.5f1c0a9e/topic=OrderTopic/hour=2026-11-15T19/part-….parquet
     <root>/catalogue/000000000012-000000000012.json   one micro-batch: files, and offsets after it
     <root>/catalogue/000000000000-000000000011.json   several, after compaction
     <root>/trash/000000000000-000000000011.json       the files that these had before
 
-A file counts only if an entry names it. An entry is written beside and renamed, so it is there
-whole or not at all; one of a wider range takes the place of all that lie within it. Files that are
-replaced stay for a while: a reader lists once, and reads what it found.
+A file counts only if an entry names it. An entry is written beside and linked, so it is there whole
+or not at all, and the first of a name stands; one of a wider range takes the place of all that lie
+within it. Every try writes a folder of its own, so nobody ever writes to or removes what counts.
+Files that are replaced stay for a while: a reader lists once, and reads what it found.
 
     {"first": 12, "last": 12, "files": [{"path", "topic", "rows", "bytes"}], "ends": offsets}
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from ..errors import ConfigError, StoreUnreadable
 from .offsets import Offsets, from_json, to_json
 
 _DIGITS = 12
+_LISTINGS_MAX = 100
 SWEEP_AGE_S = 3_600.0  # Longer than a query over the archive takes.
 
 
@@ -69,7 +72,7 @@ class Entry:
 
 
 def read_entry(path: Path) -> Entry:
-    """Read an entry; raises StoreUnreadable."""
+    """Read an entry; raises StoreUnreadable, FileNotFoundError if it has been replaced."""
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
         return Entry(
@@ -81,6 +84,8 @@ def read_entry(path: Path) -> Entry:
             ),
             from_json(value["ends"]),
         )
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise StoreUnreadable(str(path), f"is no entry of an archive: {error}") from error
 
@@ -97,6 +102,7 @@ class Catalogue:
             )
         self.root = Path(text).absolute()
         self._folder = self.root / "catalogue"
+        self._data = self.root / "data"
 
     def require(self) -> Catalogue:
         """Itself, where there is an archive; raises ConfigError."""
@@ -110,13 +116,13 @@ class Catalogue:
         """All entries that count, in order; raises StoreUnreadable where one is missing."""
         if not self._folder.is_dir():
             return []
-        found = [read_entry(path) for path in sorted(self._folder.glob("*.json"))]
+        found = self._read_entries()
         found.sort(key=lambda entry: (entry.first, -entry.last))
         counted: list[Entry] = []
         for entry in found:
             if counted and entry.last <= counted[-1].last:
                 continue  # Within a wider one.
-            expected = counted[-1].last + 1 if counted else entry.first
+            expected = counted[-1].last + 1 if counted else 0
             if entry.first != expected:
                 raise StoreUnreadable(
                     str(self._folder), f"batch {expected} is missing, the next is {entry.first}"
@@ -124,43 +130,54 @@ class Catalogue:
             counted.append(entry)
         return counted
 
+    def _read_entries(self) -> list[Entry]:
+        """All that are there; listed again while compaction removes what was listed."""
+        for _ in range(_LISTINGS_MAX):
+            paths = sorted(self._folder.glob("*.json"))
+            try:
+                found = [read_entry(path) for path in paths]
+            except FileNotFoundError:
+                continue
+            # A listing while files come and go may miss some; two that agree have missed none.
+            if paths == sorted(self._folder.glob("*.json")):
+                return found
+        raise StoreUnreadable(str(self._folder), "changes faster than it can be read")
+
+    def new_folder(self, first: int, last: int) -> Path:
+        """A folder for the files of a batch, or of several; nobody else has it."""
+        numbers = (
+            f"{first:0{_DIGITS}d}" if first == last else f"{first:0{_DIGITS}d}-{last:0{_DIGITS}d}"
+        )
+        return self._data / f"batch={numbers}.{os.urandom(4).hex()}"
+
     def ends(self) -> Offsets:
         """How far the archive reaches."""
         entries = self.entries()
         return dict(entries[-1].ends) if entries else {}
 
-    def has(self, batch: int) -> bool:
-        """Whether a batch is in the archive."""
-        return any(entry.first <= batch <= entry.last for entry in self.entries())
-
     def add(self, entry: Entry) -> None:
-        """Write an entry down; from now on its files count."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        target = self._folder / entry.name
-        draft = target.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(entry.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        _sync(self._folder)
+        """Write an entry down; from now on its files count. Raises StoreUnreadable."""
+        _write(self._folder / entry.name, entry.to_bytes(), is_new=True)
 
     def replace(self, old: Iterable[Entry], new: Entry) -> None:
         """Let one entry take the place of several; their files are left to sweep()."""
         old = list(old)
-        kept = {file.path for file in new.files}
-        left = [file.path for entry in old for file in entry.files if file.path not in kept]
-        trash = self.root / "trash"
-        trash.mkdir(exist_ok=True)
-        (trash / new.name).write_text(json.dumps(left))
+        self.note_replaced(old, new)
         self.add(new)
         for entry in old:
             (self._folder / entry.name).unlink(missing_ok=True)
         _sync(self._folder)
 
+    def note_replaced(self, old: Iterable[Entry], new: Entry) -> None:
+        """Write down which files will not count once a new entry is there."""
+        kept = {file.path for file in new.files}
+        left = [file.path for entry in old for file in entry.files if file.path not in kept]
+        _write(self.root / "trash" / new.name, json.dumps(left).encode())
+
     def sweep(self, now_s: float, *, age_s: float = SWEEP_AGE_S) -> int:
-        """Remove files that were replaced long enough ago; how many."""
-        counted = {file.path for entry in self.entries() for file in entry.files}
+        """Remove what was replaced, or never finished, long enough ago; how many files."""
+        entries = self.entries()
+        counted = {file.path for entry in entries for file in entry.files}
         removed = 0
         for note in sorted((self.root / "trash").glob("*.json")):
             if note.stat().st_mtime + age_s > now_s:
@@ -170,11 +187,56 @@ class Catalogue:
                     (self.root / path).unlink(missing_ok=True)
                     removed += 1
             note.unlink()
+        # Entries that a crash has left beside the wider one that took their place.
+        for path in self._folder.glob("*.json"):
+            if all(path.name != entry.name for entry in entries):
+                path.unlink(missing_ok=True)
+        return removed + self._sweep_folders(counted, now_s - age_s)
+
+    def _sweep_folders(self, counted: set[str], before_s: float) -> int:
+        """Folders of which nothing counts: of tries that ended in a crash, or emptied above."""
+        used = {Path(path).parts[1] for path in counted}
+        removed = 0
+        for folder in sorted(self._data.glob("batch=*")):
+            newest = max(
+                (path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0
+            )
+            if folder.name not in used and newest < before_s:
+                removed += sum(1 for _ in folder.rglob("*.parquet"))
+                shutil.rmtree(folder, ignore_errors=True)
         return removed
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:
+    """Write a file so that it is there whole or not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.urandom(4).hex()}.draft")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        if is_new:
+            os.link(draft, path)
+        else:
+            draft.replace(path)
+    except FileExistsError as error:
+        raise StoreUnreadable(
+            str(path), "is there already: another job writes this archive"
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Have everything in a folder on the disk, with its names."""
+    for path in [*folder.rglob("*"), folder, folder.parent]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -10,7 +10,9 @@ dies anywhere is followed by one that finds the decision and goes on, or finds n
 An attempt has a random name, because task numbers start again with every driver. Two drivers at
 once do not disturb each other: the first decision stands.
 
-The broker that keeps decisions is the first by name. docs/formats has the records.
+The broker that keeps decisions is the first by name when the first job asks, and the name servers
+keep its name: while it is away jobs wait for it, rather than ask another, which knows nothing.
+docs/formats has the records.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..errors import BrokerError, ConfigError
+from ..errors import BrokerError, ConfigError, TransportError
 from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.headers import GetDecisionRequest, StageRowsRequest
@@ -148,10 +150,18 @@ class Decisions:
         for one in staged:
             for broker, rows in one.rows.items():
                 brokers.setdefault(broker, {})[str(one.task)] = [one.attempt, rows]
-        if any(not one.attempt for one in staged):
-            # Somebody has decided before; what counts is what was written down then.
-            brokers = {}
         own = brokers.pop(self._coordinator, {})
+        if any(not one.attempt for one in staged):
+            # A task has found its batch decided, and counts on that; nobody may decide otherwise,
+            # should the decision have gone with a disk meanwhile.
+            found = self.find(BatchName(sink, batch, 0))
+            if found is None:
+                raise TransportError(
+                    self._coordinator,
+                    f"does not know any more what it had decided about micro-batch {batch} of sink "
+                    f"{sink}; start the query again",
+                )
+            own, brokers = found["tasks"], found.get("elsewhere", {})
         stands = self._decide(self._coordinator, sink, batch, own, brokers)
         for broker, tasks in sorted(stands.get("elsewhere", {}).items()):
             self._decide(broker, sink, batch, tasks, {})

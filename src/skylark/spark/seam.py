@@ -1,0 +1,75 @@
+"""Seam: where the archive of a topic ends, and its live log takes over.
+
+Pure: how far the archive reaches and what the brokers have come in as numbers.
+
+    archive      [0 ............... a)
+    live log               [first ....... end)
+    read live                       [a .. end)
+
+    # first <= a: retention waits for the archive, so nothing lies between the two.
+    # a <= end: the archive was made of this very log.
+
+Both move while a query is planned. The archive is looked at first, so it can only have grown since,
+and retention with it: then `first` is beyond `a`, and a second look at the archive has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from .offsets import DataLoss, Offsets, QueueKey, Range
+
+LOOKS_MAX = 20
+
+T = TypeVar("T")
+
+
+class Extent(NamedTuple):
+    """What a broker has of a queue: from the first offset up to the end, exclusive."""
+
+    first: int
+    end: int
+
+
+class Gap(DataLoss):
+    """Messages that are neither in the archive nor in the live log."""
+
+
+def cut(archived: Offsets, live: Mapping[QueueKey, Extent]) -> list[Range]:
+    """What is to be read from the live log, for every queue that it has; raises DataLoss."""
+    found = []
+    for queue, extent in sorted(live.items()):
+        start = archived.get(queue, extent.first)
+        if extent.first > start:
+            raise Gap(
+                f"{queue}: {start} to {extent.first} are neither in the archive nor in the live "
+                "log; set the broker's retentionWaitsForGroup to the group of the archive"
+            )
+        if extent.end < start:
+            raise DataLoss(
+                f"{queue} ends at {extent.end}, and its archive reaches to {start}: it is a "
+                "replica that has fallen behind, or another topic of that name, which needs an "
+                "archive of its own"
+            )
+        found.append(Range(queue, start, extent.end))
+    return found
+
+
+def plan(
+    look: Callable[[], tuple[T, Offsets]], extents: Callable[[], Mapping[QueueKey, Extent]]
+) -> tuple[T, list[Range]]:
+    """One look at the archive, and what the live log has beyond it; raises DataLoss.
+
+    Where retention has passed the end of that look, the archive has gone on: it is looked at again.
+    """
+    snapshot, archived = look()
+    for _ in range(LOOKS_MAX):
+        try:
+            return snapshot, cut(archived, extents())
+        except Gap:
+            before = archived
+            snapshot, archived = look()
+            if archived == before:
+                raise
+    raise DataLoss("the archive grows faster than it can be read; try again")

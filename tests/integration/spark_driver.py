@@ -1,0 +1,138 @@
+"""A driver that can be killed: topic to topic and topic to archive, exactly once.
+
+    python spark_driver.py NAMESRV SOURCE SINK ROWS_MAX
+
+It says "ready" when its session is there, begins when it gets a line, and ends with the next one.
+spark_faults.py has the steps at which it dies, and the folder in which it works.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spark_faults import FOLDER, FaultySource, after, step
+from spark_world import start_spark
+
+from skylark.spark import archive as archives
+from skylark.spark.catalogue import Catalogue, Entry
+
+COMPACT_FROM = 6  # Entries.
+
+
+def main(namesrv: str, source: str, sink: str, rows_max: int) -> None:
+    """One life of a driver."""
+    spark = start_spark(FOLDER / "warehouse")
+    spark.dataSource.register(FaultySource)
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    (FOLDER / "jvm").write_text(str(jvm))
+    (FOLDER / "driver").write_text(str(os.getpid()))
+    add_steps()
+    lake = FOLDER / "lake"
+    over = threading.Event()
+    jobs: list[Callable[[], Any]] = [
+        lambda: start_query(spark, namesrv, source, sink, rows_max),
+        lambda: archives.archive(
+            spark, lake, [source], namesrv=namesrv, trigger="0.2 seconds", messages_max=rows_max
+        ),
+    ]
+    compacting = threading.Thread(target=compact_often, args=(spark, lake, over))
+    compacting.start()
+    threading.Thread(target=wait_for_end, args=(over,), daemon=True).start()
+    supervise(jobs, over)
+    compacting.join()
+    spark.stop()
+
+
+def wait_for_end(over: threading.Event) -> None:
+    """Whoever started this driver tells it when to stop."""
+    sys.stdin.readline()
+    over.set()
+
+
+def add_steps() -> None:
+    """The steps of the archive, all of which are in the driver itself."""
+    files_in, add = archives._files_in, Catalogue.add
+
+    def listed(root: Path, folder: Path) -> Any:
+        found = files_in(root, folder)
+        step("archive-files" if folder.name.count("-") == 0 else "compact-files")
+        return found
+
+    def added(catalogue: Catalogue, entry: Entry) -> None:
+        add(catalogue, entry)
+        step("archive-entry" if entry.first == entry.last else "compact-entry")
+
+    archives._files_in = listed
+    Catalogue.add = added  # type: ignore[method-assign, assignment]
+    Catalogue.note_replaced = after(  # type: ignore[method-assign]
+        "compact-note", Catalogue.note_replaced
+    )
+
+
+def supervise(jobs: list[Callable[[], Any]], over: threading.Event) -> None:
+    """As whoever runs queries does: one that has failed is started again.
+
+    In the main thread: Spark looks for a Python sink in the session that is active in its thread.
+    """
+    queries: list[Any] = [None] * len(jobs)
+    while not over.wait(0.1):
+        for number, query in enumerate(queries):
+            if query is not None and query.isActive:
+                continue
+            if query is not None:
+                note_failure(query.exception())
+            try:
+                queries[number] = jobs[number]()
+            except Exception as error:
+                queries[number] = None
+                note_failure(error)
+    for query in queries:
+        if query is not None:
+            query.stop()
+
+
+def note_failure(error: Any) -> None:
+    """A line for each query that ended by itself."""
+    with (FOLDER / "failures").open("a") as file:
+        file.write(f"{' '.join(str(error).split())[:2000]}\n")
+
+
+def compact_often(spark: Any, lake: Path, over: threading.Event) -> None:
+    """Put entries together as they come."""
+    while not over.wait(1.0):
+        if len(Catalogue(lake).entries()) >= COMPACT_FROM:
+            archives.compact(spark, lake)
+
+
+def start_query(spark: Any, namesrv: str, source: str, sink: str, rows_max: int) -> Any:
+    """Topic to topic, exactly once."""
+    return (
+        spark.readStream.format("skylark")
+        .option("namesrv", namesrv)
+        .option("topic", source)
+        .option("startingOffsets", "earliest")
+        .option("group", "chain")
+        .option("maxMessagesPerTrigger", rows_max)
+        .option("minPartitions", 3)
+        .load()
+        .selectExpr("body", "tag", "cast(body as string) as sharding_key")
+        .writeStream.format("skylark")
+        .option("namesrv", namesrv)
+        .option("topic", sink)
+        .option("batchBytes", "512")
+        .option("checkpointLocation", f"{FOLDER}/checkpoint")
+        .trigger(processingTime="0.2 seconds")
+        .start()
+    )
+
+
+if __name__ == "__main__":
+    _namesrv, _source, _sink, _rows_max = sys.argv[1:]
+    main(_namesrv, _source, _sink, int(_rows_max))
