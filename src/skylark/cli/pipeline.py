@@ -1,6 +1,7 @@
 """`skylark pipeline`: topics and Spark.
 
-Everything here runs Spark: with local workers, or on the cluster that --master names.
+Everything here runs Spark: with local workers, or on the cluster that --master names. What is about
+pipelines from files is in pipeline_runs.py, replay in replay.py.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, SkylarkError
-from . import asking, render
+from ..spark.pipelines.causes import as_error, one_line
+from . import asking, pipeline_runs, render
+from .replay import replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 app = typer.Typer(
-    help="Archive topics, query them with SQL, copy them between clusters, on Spark.",
+    help="Pipelines on Spark: from files, archive, SQL, replay, mirror.",
     no_args_is_help=True,
 )
+for _verb in ("run", "validate", "stop", "resume"):
+    app.command(_verb)(getattr(pipeline_runs, _verb))
+app.command()(replay)
 
 Master = Annotated[
     str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
@@ -52,14 +58,7 @@ def _wait(query: Any) -> None:
         query.stop()
         raise
     except Exception as error:
-        raise SkylarkError(_first_cause(error)) from error
-
-
-def _first_cause(error: Exception) -> str:
-    """The line of Spark's report that says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("skylark.")]
-    return named[-1].partition(": ")[2] if named else (lines or [type(error).__name__])[0]
+        raise SkylarkError(one_line(error)) from error
 
 
 def _topics(text: str) -> list[str]:
@@ -99,8 +98,22 @@ def archive(
 
 
 @app.command()
-def status(root: Root, json: asking.Json = False) -> None:
-    """Show what an archive holds."""
+def status(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One pipeline; all if not set.")
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="An archive instead.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until all have ended.")] = False,
+    json: asking.Json = False,
+) -> None:
+    """Show how far pipelines are, or what an archive holds."""
+    if root is None:
+        from ..spark.pipelines import RunDirectory
+
+        pipeline_runs.show_states(RunDirectory.default(), name, watch=watch, as_json=json)
+        return
     from ..spark import archive as archives
 
     rows = archives.status(root)
@@ -148,7 +161,7 @@ def sql(
     except SkylarkError:
         raise
     except Exception as error:
-        raise SkylarkError(_first_cause(error)) from error
+        raise as_error(error) from error
     shown = [{name: _plain(row[name]) for name in names} for row in rows]
     render.show_table(shown, {name: name for name in names}, as_json=json)
 

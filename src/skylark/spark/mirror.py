@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 # Set by producers and brokers for one life of a message; the copy gets its own.
-_OWN = (
+OWN_PROPERTIES = (
     "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "PGROUP", "REAL_TOPIC", "REAL_QID",
     "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "CLUSTER", "SINK_ROW", "MIN_OFFSET",
     "MAX_OFFSET", "MSG_REGION", "TRACE_ON",
@@ -42,7 +42,7 @@ def mirror(
     if namesrv == to and target == topic:
         raise ConfigError(f"topic {topic} cannot be copied to itself; name another with --as")
     queues = _queues(to, target)
-    names = ", ".join(f"'{name}'" for name in _OWN)
+    names = ", ".join(f"'{name}'" for name in OWN_PROPERTIES)
     frame = (
         spark.readStream.format("skylark")
         .option("namesrv", namesrv)

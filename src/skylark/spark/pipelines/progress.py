@@ -18,7 +18,7 @@ class Watched:
         self.name = name
         self.query = query
         self.state = state
-        self.stop_after: int | None = None  # The micro-batch that was under way at a stop.
+        self.stop_after = -1  # The last micro-batch that was done when a stop was asked for.
 
     def observe(self) -> bool:
         """Take in what is new; whether there was anything."""
@@ -54,7 +54,7 @@ class Watched:
         if not self.query.status["isTriggerActive"]:
             return True
         last = self.query.lastProgress
-        if last is None or self.stop_after is None:
+        if last is None:
             return False
         return "addBatch" in last["durationMs"] and int(last["batchId"]) > self.stop_after
 

@@ -121,13 +121,18 @@ class Run:
         for sink, frame in frames:
             plan.check_query(sink, frame)
         for sink, frame in frames:
-            state = SinkState(
-                sink.format, group=self.spec.group_of(sink), namesrv=self.spec.namesrv
-            )
+            state = SinkState(sink.format, self.spec.group_of(sink), self._namesrv())
             self.state.sinks[sink.name] = state
             self._watched.append(Watched(sink.name, plan.start(sink, frame), state))
         self.state.status = "running"
         self._write()
+
+    def _namesrv(self) -> str:
+        """Where the groups are: at the cluster of the topics that are read."""
+        for source in self.spec.sources:
+            if source.is_stream and "namesrv" in source.options:
+                return source.options["namesrv"]
+        return self.spec.namesrv
 
     def _note_jvm(self, spark: SparkSession) -> None:
         jvm: Any = getattr(spark, "_jvm", None)
@@ -172,7 +177,8 @@ class Run:
             self._stop_at_ms = self._clock.monotonic_ms() + self._stop_timeout_ms
             self.state.status = "stopping"
             for one in self._watched:
-                one.stop_after = -1 if one.state.batch is None else one.state.batch
+                if one.state.batch is not None:
+                    one.stop_after = one.state.batch
 
     def _stop_those_between(self) -> None:
         assert self._stop_at_ms is not None

@@ -1,0 +1,200 @@
+"""`skylark pipeline replay`: messages of the past, sent once more."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..admin import NEWEST
+from ..errors import ConfigError
+from . import asking, render
+from .pipeline_progress import Reporter
+from .pipeline_runs import (
+    Conf,
+    Flags,
+    Jars,
+    Master,
+    Packages,
+    PyFiles,
+    Verbose,
+    say,
+    spark_session,
+    stopping_by_signal,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark.pipelines import RunState
+    from ..spark.replay import Selection
+
+
+def replay(
+    topic: Annotated[str, typer.Argument(help="The topic whose messages are sent again.")],
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where they go.")],
+    archive: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="Its archive; else the log only.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Stored before then; else now.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="With this key.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="With this tag.")] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="For which this is true.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option("--rate", min=1, help="At most so many messages a second.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What it is called; made of its words if not set.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="DIR", help="Where progress is kept.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many they are.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also into the topic itself.")] = False,
+    to_namesrv: Annotated[
+        str | None, typer.Option("--to-namesrv", metavar="ADDRESSES", help="Another cluster.")
+    ] = None,
+    yes: asking.Yes = False,
+    namesrv: asking.NameServer = None,
+    master: Master = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
+    verbose: Verbose = False,
+    json: asking.Json = False,
+) -> None:
+    """Send messages of a topic again, exactly once, by time, key, tag or SQL."""
+    from ..spark.pipelines import RunDirectory
+    from ..spark.replay import Selection, default_name
+
+    flags = Flags(master, conf, packages, jars, py_files)
+    flags.settings()  # Wrong use is said before Spark starts.
+    now_ms = time.time_ns() // 1_000_000
+    source = asking.addresses(namesrv)
+    selection = Selection(
+        topic, to, source, to_namesrv or source, _folder(archive), _moment("--from", since, now_ms),
+        _moment("--until", until, now_ms) or now_ms, key, tag, where, rate,
+    )  # fmt: skip
+    if selection.is_onto_itself and not force:
+        raise ConfigError(
+            f"--to {to}: a topic is not replayed into itself, its consumers would see everything "
+            "twice; add --force if that is meant"
+        )
+    words = {"from": since, "until": until, **selection.to_dict(), "from_ms": 0, "until_ms": 0}
+    name = name or default_name(topic, words)
+    directory = RunDirectory.default()
+    if not dry_run and name in directory.names():
+        state = directory.read(name)
+        if directory.is_running(name):
+            raise ConfigError(f"replay {name} runs already, as process {state.pid}")
+        if state.status == "done":
+            raise ConfigError(
+                f"replay {name} is done already; to send the same messages once more, give it "
+                "another --name"
+            )
+        resume_replay(name, state, verbose=verbose, as_json=json)
+        return
+    folder = Path(_folder(checkpoint) or directory.root / "replays" / name)
+    with spark_session(name, flags, None, flags.settings(), verbose) as spark:
+        if not _is_meant(spark, selection, dry_run=dry_run, yes=yes, as_json=json):
+            return
+        _send(name, selection, folder, flags, spark, as_json=json)
+
+
+def _is_meant(
+    spark: SparkSession, selection: Selection, *, dry_run: bool, yes: bool, as_json: bool
+) -> bool:
+    from ..spark.replay import preview
+
+    found = preview(spark, selection)
+    titles = {"messages": "messages", "bytes": "bytes", "first": "first", "last": "last"}
+    if dry_run or not as_json:
+        render.show_record(asdict(found), titles, as_json=as_json)
+    if dry_run:
+        return False
+    if not found.messages:
+        say(f"{selection.topic}: no message is like that; nothing is sent")
+        return False
+    asking.require_meant(f"send {found.messages:,} messages to {selection.to}?", yes)
+    return True
+
+
+def resume_replay(name: str, state: RunState, *, verbose: bool, as_json: bool) -> None:
+    """Go on with a replay that has not ended."""
+    from ..spark.replay import Selection
+
+    if state.status == "done":
+        raise ConfigError(f"replay {name} is done; there is nothing to go on with")
+    given = dict(state.flags)
+    selection = Selection(**given.pop("selection"))
+    flags = Flags(**given)
+    say(f"{name}: going on where it was")
+    with spark_session(name, flags, None, flags.settings(), verbose) as spark:
+        _send(name, selection, Path(state.checkpoint), flags, spark, as_json=as_json)
+
+
+def _send(
+    name: str,
+    selection: Selection,
+    folder: Path,
+    flags: Flags,
+    spark: SparkSession,
+    *,
+    as_json: bool,
+) -> None:
+    from ..spark.pipelines import Run
+    from ..spark.replay import as_pipeline, batches_done, choose
+
+    kept: dict[str, Any] = {**asdict(flags), "selection": selection.to_dict()}
+    with (
+        Run(as_pipeline(name, selection, folder), kind="replay", flags=kept) as run,
+        stopping_by_signal(run),
+    ):
+        chosen = choose(spark, selection, folder)
+        before = batches_done(folder)
+        run.state.rows_total, run.state.rows_before = chosen.total, chosen.sent(before)
+        last = len(chosen.rows) - 1
+        if before > last:
+            run.state.status = "done"
+            end = run.state
+        else:
+            run.start(spark)
+            end = run.wait(
+                None if as_json else Reporter(),
+                until=lambda state: _has_done(state, last),
+            )
+    if as_json:
+        render.show_record(end.to_dict(), {}, as_json=True)
+    elif end.status == "stopped":
+        say(f"{name}: stopped; go on with: skylark pipeline resume {name}")
+    else:
+        say(f"{name}: {chosen.total:,} messages are in {selection.to}, each once")
+
+
+def _has_done(state: RunState, last: int) -> bool:
+    return any(one.batch is not None and one.batch >= last for one in state.sinks.values())
+
+
+def _folder(text: str | None) -> str | None:
+    return None if text is None else str(Path(text).expanduser().absolute())
+
+
+def _moment(option: str, text: str | None, now_ms: int) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = asking.moment_ms(text, now_ms)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
+    return now_ms if found == NEWEST else found

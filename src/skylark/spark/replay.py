@@ -1,0 +1,286 @@
+"""Replay: messages of a topic, from its archive or log, sent once more to a topic.
+
+What is chosen is written down first, as files of at most so many rows; then a stream sends a file
+a micro-batch, exactly once. So a replay that is killed goes on where it was, whatever retention or
+compaction have done meanwhile, and a rate is the size of a file and a trigger of one second.
+
+    <folder>/plan.json       rows of each file, in the order they are sent
+    <folder>/chosen/         the files; their times are in order, which is the order Spark reads in
+    <folder>/target/         Spark's checkpoint
+
+Messages of one queue stay in order. A copy has an id and times of its own, and says whose it is:
+
+    REPLAY_ID                the id of the original
+    REPLAY_FROM              topic/broker/queue/offset
+    REPLAY_STORE_TIME        when that was stored, in milliseconds since 1970
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..model.names import check_topic_name
+from . import archive as archives
+from .cluster import Cluster
+from .mirror import OWN_PROPERTIES
+from .options import read_options
+from .pipelines.causes import as_error
+from .pipelines.document import Place
+from .pipelines.spec import Sink, Source, Spec
+from .pipelines.triggers import Trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_PER_FILE = 100_000
+_SINK = "target"
+_MARKS = ("REPLAY_ID", "REPLAY_FROM", "REPLAY_STORE_TIME")
+_COLUMNS = "body binary, tag string, keys string, properties map<string,string>, queue_id int"
+_FILE_MS = 10  # Between the times of two files; Spark forgets files that are a week older.
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages, and where to."""
+
+    topic: str
+    to: str
+    namesrv: str
+    to_namesrv: str
+    archive: str | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+    key: str | None = None
+    tag: str | None = None
+    where: str | None = None
+    rate: int | None = None  # Messages a second.
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        check_topic_name(self.to)
+        if self.rate is not None and self.rate < 1:
+            raise ConfigError("--rate: at least one message a second is needed")
+        bounds = (self.from_ms, self.until_ms)
+        if None not in bounds and self.from_ms >= self.until_ms:  # type: ignore[operator]
+            raise ConfigError("--from must be before --until; nothing lies between them")
+
+    @property
+    def is_onto_itself(self) -> bool:
+        """Whether the copies would land where the originals are."""
+        return (self.topic, self.namesrv) == (self.to, self.to_namesrv)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a replay would send."""
+
+    messages: int
+    bytes: int
+    first: str | None
+    last: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What has been written down, file by file."""
+
+    rows: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """All messages of the replay."""
+        return sum(self.rows)
+
+    def sent(self, batches: int) -> int:
+        """How many were sent with the first micro-batches, a file each."""
+        return sum(self.rows[:batches])
+
+
+def default_name(topic: str, words: Mapping[str, Any]) -> str:
+    """The same words name the same replay, so that one that was killed is found again."""
+    text = json.dumps(dict(words), sort_keys=True)
+    plain = "".join(char if char.isalnum() or char in "-_" else "-" for char in topic)[:60]
+    return f"replay-{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def select(spark: SparkSession, selection: Selection) -> DataFrame:
+    """The messages themselves, with all columns."""
+    try:
+        if selection.archive is not None:
+            frame = archives.table(
+                spark, selection.archive, selection.topic, namesrv=selection.namesrv
+            )
+        else:
+            frame = _log(spark, selection)
+        if selection.from_ms is not None:
+            frame = frame.where(f"store_time >= timestamp_millis({selection.from_ms})")
+        if selection.until_ms is not None:
+            frame = frame.where(f"store_time < timestamp_millis({selection.until_ms})")
+        if selection.tag is not None:
+            frame = frame.where(frame.tag == selection.tag)
+        if selection.key is not None:
+            from pyspark.sql import functions as f
+
+            frame = frame.where(f.array_contains(f.split("keys", " "), selection.key))
+    except Exception as error:
+        raise as_error(error) from error
+    if selection.where is not None:
+        try:
+            frame = frame.where(selection.where)
+        except Exception as error:
+            raise as_error(error, "--where") from error
+    return frame
+
+
+def _log(spark: SparkSession, selection: Selection) -> DataFrame:
+    reader = spark.read.format("skylark").option("namesrv", selection.namesrv)
+    reader = reader.option("topic", selection.topic)
+    if selection.from_ms is not None:
+        reader = reader.option("startingTimestamp", selection.from_ms)
+    if selection.until_ms is not None:
+        reader = reader.option("endingTimestamp", selection.until_ms)
+    return reader.load()
+
+
+def preview(spark: SparkSession, selection: Selection) -> Preview:
+    """Count, without sending anything."""
+    try:
+        row = (
+            select(spark, selection)
+            .selectExpr(
+                "count(*) as messages",
+                "coalesce(sum(length(body)), 0) as bytes",
+                "cast(min(store_time) as string) as first",
+                "cast(max(store_time) as string) as last",
+            )
+            .first()
+        )
+    except Exception as error:
+        raise as_error(error) from error
+    assert row is not None
+    return Preview(row["messages"], row["bytes"], row["first"], row["last"])
+
+
+def choose(spark: SparkSession, selection: Selection, folder: Path) -> Chosen:
+    """Write down what will be sent, once; later calls find it."""
+    plan = folder / "plan.json"
+    if plan.exists():
+        return Chosen(tuple(int(rows) for rows in json.loads(plan.read_bytes())["rows"]))
+    chosen = folder / "chosen"
+    shutil.rmtree(chosen, ignore_errors=True)  # Of a try that was not finished.
+    try:
+        (
+            _copies(select(spark, selection), _queues(selection))
+            .write.option("maxRecordsPerFile", selection.rate or _ROWS_PER_FILE)
+            .parquet(str(chosen))
+        )
+    except Exception as error:
+        raise as_error(error) from error
+    found = Chosen(_in_order(chosen))
+    draft = plan.with_suffix(".draft")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump({"rows": found.rows, "selection": selection.to_dict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(plan)
+    return found
+
+
+def _copies(frame: DataFrame, queues: int) -> DataFrame:
+    """Messages as they will be sent, in the order of the originals."""
+    names = ", ".join(f"'{name}'" for name in (*OWN_PROPERTIES, *_MARKS))
+    marks = (
+        "map('REPLAY_ID', message_id, "
+        "'REPLAY_FROM', concat_ws('/', topic, broker, queue_id, queue_offset), "
+        "'REPLAY_STORE_TIME', cast(unix_millis(store_time) as string))"
+    )
+    return frame.orderBy("store_time", "broker", "queue_id", "queue_offset").selectExpr(
+        "body",
+        "tag",
+        "keys",
+        f"map_concat(map_filter(properties, (k, v) -> k not in ({names})), {marks}) as properties",
+        f"cast(queue_id % {queues} as int) as queue_id",
+    )
+
+
+def _queues(selection: Selection) -> int:
+    options = {"namesrv": selection.to_namesrv, "topic": selection.to}
+    cluster = Cluster(read_options(options, is_stream=False).access)
+    try:
+        return max(1, len(cluster.writable_queues(selection.to)))
+    finally:
+        cluster.close()
+
+
+def _in_order(folder: Path) -> tuple[int, ...]:
+    """Give files times in the order of their names, which Spark's sort has made; their rows."""
+    import pyarrow.parquet as parquet
+
+    paths = sorted(folder.glob("*.parquet"))
+    counts = [parquet.read_metadata(path).num_rows for path in paths]
+    for path, rows in zip(paths, counts, strict=True):
+        if not rows:
+            path.unlink()
+    kept = [(path, rows) for path, rows in zip(paths, counts, strict=True) if rows]
+    if kept:
+        first_ns = kept[0][0].stat().st_mtime_ns - len(kept) * _FILE_MS * 1_000_000
+        for number, (path, _) in enumerate(kept):
+            at_ns = first_ns + number * _FILE_MS * 1_000_000
+            os.utime(path, ns=(at_ns, at_ns))
+    return tuple(rows for _, rows in kept)
+
+
+def batches_done(folder: Path) -> int:
+    """How many micro-batches Spark has noted as sent."""
+    commits = folder / _SINK / "commits"
+    numbers = [int(path.name) for path in commits.glob("*") if path.name.isdecimal()]
+    return max(numbers) + 1 if numbers else 0
+
+
+def as_pipeline(name: str, selection: Selection, folder: Path) -> Spec:
+    """What sends the files: a pipeline like any other."""
+    place = Place(name, 1)
+    chosen = Source(
+        "chosen",
+        place,
+        "parquet",
+        {"maxFilesPerTrigger": "1"},
+        path=str(folder / "chosen"),
+        schema=_COLUMNS,
+    )
+    target = Sink(
+        _SINK,
+        place,
+        "chosen",
+        "skylark",
+        {
+            "namesrv": selection.to_namesrv,
+            "topic": selection.to,
+            "deliveryGuarantee": "exactly_once",
+        },
+    )
+    return Spec(
+        name=name,
+        place=place,
+        folder=folder,
+        checkpoint=str(folder),
+        trigger=Trigger(available_now=True) if selection.rate is None else Trigger("1 second"),
+        namesrv=selection.namesrv,
+        group=name,
+        settings={},
+        sources=(chosen,),
+        steps=(),
+        sinks=(target,),
+    )
