@@ -261,12 +261,14 @@ class Chain:
                 continue
             victims[victim.split("-")[0]] += 1
             steps[where] += 1
-        failures = self.folder / "failures"
+        noted = self.folder / "failures"
+        failures = noted.read_text().splitlines() if noted.exists() else []
         return {
             "kills": sum(victims.values()),
             **{f"kills_of_{victim}s": count for victim, count in sorted(victims.items())},
             **{f"kills at {where}": count for where, count in sorted(steps.items())},
-            "query_restarts": len(failures.read_text().splitlines()) if failures.exists() else 0,
+            "query_restarts": len(failures),
+            "failures": failures,
             "steps_not_reached": len(self.missed),
         }
 
@@ -412,6 +414,9 @@ def main() -> int:
             print(home, file=sys.stderr)
         else:
             shutil.rmtree(home, ignore_errors=True)
+    failures = outcome.pop("failures")
+    if outcome["findings"]:
+        print(*failures, sep="\n", file=sys.stderr)
     print(json.dumps(outcome))
     return 1 if outcome["findings"] else 0
 

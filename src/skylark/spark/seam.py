@@ -10,7 +10,8 @@ Pure: how far the archive reaches and what the brokers have come in as numbers.
     # a <= end: the archive was made of this very log.
 
 Both move while a query is planned. The archive is looked at first, so it can only have grown since,
-and retention with it: then `first` is beyond `a`, and a second look at the archive has the rest.
+and retention with it: then `first` is beyond `a`, and a second look at the archive has the rest. A
+queue that the archive does not have begins at its first message, if a second look agrees.
 """
 
 from __future__ import annotations
@@ -61,15 +62,17 @@ def plan(
 ) -> tuple[T, list[Range]]:
     """One look at the archive, and what the live log has beyond it; raises DataLoss.
 
-    Where retention has passed the end of that look, the archive has gone on: it is looked at again.
+    Where retention may have passed the end of that look, the archive is looked at again: either it
+    has gone on, and that look counts, or what is missing was missing before.
     """
     snapshot, archived = look()
     for _ in range(LOOKS_MAX):
-        try:
-            return snapshot, cut(archived, extents())
-        except Gap:
-            before = archived
-            snapshot, archived = look()
-            if archived == before:
-                raise
+        live = extents()
+        passed = [q for q, extent in live.items() if extent.first > archived.get(q, 0)]
+        if passed:
+            later, reached = look()
+            if any(reached.get(queue) != archived.get(queue) for queue in passed):
+                snapshot, archived = later, reached
+                continue
+        return snapshot, cut(archived, live)
     raise DataLoss("the archive grows faster than it can be read; try again")
