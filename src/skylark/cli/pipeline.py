@@ -1,7 +1,7 @@
 """`skylark pipeline`: topics and Spark.
 
 Everything here runs Spark: with local workers, or on the cluster that --master names. What is about
-pipelines from files is in pipeline_runs.py, replay in replay.py.
+pipelines from files is in pipeline_runs.py, replay in replay.py, metrics in pipeline_metrics.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import typer
 
 from ..errors import ConfigError, SkylarkError
 from ..spark.pipelines.causes import as_error, one_line
-from . import asking, pipeline_runs, render
+from . import asking, pipeline_lake, pipeline_runs, render
+from .pipeline_metrics import metrics
 from .replay import replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 app = typer.Typer(
-    help="Pipelines on Spark: from files, archive, SQL, replay, mirror.",
+    help="Pipelines on Spark: from files, archive, SQL, replay, mirror, metrics.",
     no_args_is_help=True,
 )
 for _verb in ("run", "validate", "stop", "resume"):
     app.command(_verb)(getattr(pipeline_runs, _verb))
 app.command()(replay)
+app.command()(metrics)
 
 Master = Annotated[
     str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
@@ -76,14 +78,28 @@ def archive(
         bool, typer.Option("--once", help="End when everything of now is there.")
     ] = False,
     every: Annotated[str, typer.Option("--every", help="Between two batches.")] = "1 minute",
+    table_format: Annotated[
+        str | None, typer.Option("--table-format", help="A table of iceberg or delta instead.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", help="With --table-format: its name in SQL.")
+    ] = None,
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
+    packages: pipeline_runs.Packages = None,
+    jars: pipeline_runs.Jars = None,
 ) -> None:
     """Copy topics to Parquet files, exactly once, until stopped."""
     from ..spark import archive as archives
 
     topics = _topics(topic)
+    if table_format is not None:
+        flags = pipeline_runs.Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
+        pipeline_lake.archive(root, topics, table_format, table, flags, every=every)
+        return
+    if table is not None or packages is not None or jars is not None:
+        raise ConfigError("--table, --packages and --jars go with --table-format")
     query = archives.archive(
         _session(master, conf),
         root,

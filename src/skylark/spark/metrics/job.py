@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...clock import Clock, SystemClock
 from ...errors import BrokerError, ConfigError, SkylarkError, TransportError
@@ -46,6 +46,18 @@ EVERY_MS = 60_000
 
 class SparkFailed(SkylarkError):
     """A job of Spark's has failed; the text is its first cause."""
+
+
+class Stop(Protocol):
+    """Whether somebody has said stop; an Event of threading's is one."""
+
+    def is_set(self) -> bool:
+        """Whether somebody has."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until somebody has, or so many seconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,7 @@ class MetricsJob:
         *,
         once: bool = False,
         every_ms: int = EVERY_MS,
-        stop: threading.Event | None = None,
+        stop: Stop | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         """Go on until stopped; with once, until everything of now is counted.

@@ -1,0 +1,173 @@
+"""Lake: topics archived into an Iceberg or Delta table, with the package that the user brings.
+
+Both formats write a stream exactly once by themselves: what a micro-batch adds and its number are
+in one commit of the table, Iceberg's in the snapshot's summary and Delta's as a transaction of the
+query, so that a batch that is repeated finds itself and adds nothing. The checkpoint must stay with
+the table: a new one starts over, and would add everything again.
+
+    format    package, on Maven Central                                   for Spark
+    iceberg   org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0    4.1
+    delta     io.delta:delta-spark_4.2_2.13:4.4.0                         4.2
+
+Builds follow Spark by some months. One that was made for another Spark may start and then fail;
+that is said in one line, with both versions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .pipelines.causes import as_error, one_line
+from .schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CATALOGUE = "skylark"
+DEFAULT_TABLE = "messages"
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,3}")
+_LINKAGE = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodError",
+            "IncompatibleClassChangeError", "NoSuchFieldError", "ClassNotFoundException",
+            "IllegalAccessError", "VerifyError")  # fmt: skip
+
+
+class TableFormat(StrEnum):
+    """Formats of tables that others can read."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
+_PACKAGES = {
+    TableFormat.ICEBERG: "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    TableFormat.DELTA: "io.delta:delta-spark_4.2_2.13:4.4.0",
+}
+_CLASSES = {
+    TableFormat.ICEBERG: "org.apache.iceberg.spark.SparkCatalog",
+    TableFormat.DELTA: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def settings(table_format: TableFormat, root: Path) -> dict[str, str]:
+    """What a session needs for tables below a directory; the user's own settings go before."""
+    if table_format is TableFormat.DELTA:
+        return {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": _CLASSES[table_format],
+        }
+    catalogue = f"spark.sql.catalog.{CATALOGUE}"
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        catalogue: _CLASSES[table_format],
+        f"{catalogue}.type": "hadoop",
+        f"{catalogue}.warehouse": str(root / "tables"),
+    }
+
+
+def require_package(given: Mapping[str, str], table_format: TableFormat) -> None:
+    """Refuse to start Spark without what it will need; raises ConfigError."""
+    if any(key in given for key in ("spark.jars.packages", "spark.jars")):
+        return
+    raise ConfigError(
+        f"--table-format {table_format} needs its package, such as --packages "
+        f"{_PACKAGES[table_format]}; take the build for your Spark, see docs/spark.md"
+    )
+
+
+def archive_into(
+    spark: SparkSession,
+    root: Path,
+    topics: Sequence[str],
+    *,
+    table_format: TableFormat,
+    namesrv: str,
+    table: str | None = None,
+    group: str = "skylark-archive",
+    once: bool = False,
+    trigger: str = "1 minute",
+    messages_max: int = 1_000_000,
+) -> StreamingQuery:
+    """Start archiving into a table; it is made where it is missing."""
+    target = name_of(table_format, root, table)
+    _check_package(spark, table_format)
+    try:
+        _make(spark, table_format, target)
+        frame = (
+            spark.readStream.format("skylark")
+            .option("namesrv", namesrv)
+            .option("topic", ",".join(topics))
+            .option("startingOffsets", "earliest")
+            .option("group", group)
+            .option("maxMessagesPerTrigger", messages_max)
+            .load()
+        )
+        if table_format is TableFormat.DELTA:
+            frame = frame.selectExpr("*", "date_format(store_time, \"yyyy-MM-dd'T'HH\") as hour")
+        chosen: Any = {"availableNow": True} if once else {"processingTime": trigger}
+        writer = (
+            frame.writeStream.format(table_format.value)
+            .outputMode("append")
+            .option("checkpointLocation", str(root / "checkpoint"))
+            .option("fanout-enabled", "true")
+            .queryName(f"archive {' '.join(topics)}"[:120])
+            .trigger(**chosen)
+        )
+        return writer.toTable(target)
+    except Exception as error:
+        raise explained(spark, table_format, error) from error
+
+
+def explained(spark: SparkSession, table_format: TableFormat, error: Exception) -> Exception:
+    """One line of an error; where the package is for another Spark, that."""
+    text = str(error)
+    if any(word in text for word in _LINKAGE):
+        return ConfigError(
+            f"the package for {table_format} does not fit Spark {spark.version}: "
+            f"{one_line(error)[:200]}; take the build for this Spark, or a Spark that there is a "
+            "build for"
+        )
+    return as_error(error)
+
+
+def _check_package(spark: SparkSession, table_format: TableFormat) -> None:
+    jvm: Any = spark._jvm
+    name = _CLASSES[table_format]
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+    except Exception as error:
+        raise ConfigError(
+            f"Spark has no {table_format} ({name} is missing); add --packages "
+            f"{_PACKAGES[table_format]}, or the build for Spark {spark.version}"
+        ) from error
+
+
+def name_of(table_format: TableFormat, root: Path, table: str | None) -> str:
+    """A table as SQL names it: the user's own, or one below the directory."""
+    if table is not None:
+        if not _NAME.fullmatch(table):
+            raise ConfigError(f"table {table[:80]!r}: names with dots are allowed, as in SQL")
+        return table
+    if table_format is TableFormat.ICEBERG:
+        return f"{CATALOGUE}.{DEFAULT_TABLE}"
+    if "`" in str(root):
+        raise ConfigError(f"archive {root}: its path must be without `")
+    return f"delta.`{root / 'tables' / DEFAULT_TABLE}`"
+
+
+def _make(spark: SparkSession, table_format: TableFormat, target: str) -> None:
+    """Make the table where it is missing."""
+    columns = [f"{column} {kind}" for column, kind in COLUMNS.items()]
+    parts = "topic, hours(store_time)"
+    if table_format is TableFormat.DELTA:
+        columns.append("hour string")
+        parts = "topic, hour"
+    spark.sql(
+        f"create table if not exists {target} ({', '.join(columns)}) using {table_format.value} "
+        f"partitioned by ({parts})"
+    )
