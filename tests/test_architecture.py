@@ -59,6 +59,7 @@ WIDER = {
     "nameserver/address_service.py": {"net"},
     "broker/app.py": {"net"},
     "replication/links.py": {"net"},
+    "replication/raft_links.py": {"net"},
     "replication/controller/app.py": {"net"},
 }
 # The state machines and codecs take time, chance, disk and network from outside.

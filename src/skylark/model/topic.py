@@ -20,6 +20,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 STAGED_TOPIC = "rmq_sys_staged"
+RAFT_TOPIC = "rmq_sys_raft"
 RAFT_STATE_TOPIC = "rmq_sys_raft_state"
 BENCHMARK_TOPIC = "BenchmarkTest"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -54,6 +55,7 @@ UNSENDABLE_TOPICS = frozenset(
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
         STAGED_TOPIC,
+        RAFT_TOPIC,
         RAFT_STATE_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,

@@ -610,7 +610,7 @@ class Raft:
 
     def _join_as_non_voter(self) -> bool:
         """The group has lived without us, or with us in an earlier life."""
-        if not self.log.is_empty:
+        if self.log.last > 0:
             self.problem = (
                 f"the store has a log up to {self.log.last} and no state of this group, which has "
                 "begun without it: start the group from one store and empty others"
@@ -624,7 +624,7 @@ class Raft:
         if len(self._told) < len(self.others):
             return
         ends = {member: told.last for member, told in self._told.items() if told.last}
-        if not self.log.is_empty:
+        if self.log.last > 0:
             ends[self.id] = self.log.last
         if len(ends) > 1:
             self.problem = (
