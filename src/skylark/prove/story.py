@@ -7,6 +7,8 @@ what a fault may cost of what was acknowledged:
     n     the last n milliseconds before it, and only the end of each queue
     -2    the end of each queue, however long
     -1    everything
+
+A vanish rule says whether a fault may also take what was seen before it was acknowledged.
 """
 
 from __future__ import annotations
@@ -38,6 +40,10 @@ class Rules:
     loss_power: int = 0
     loss_disk: int = 0
     loss_all_power: int = 0
+    vanish_kill: int = 0
+    vanish_power: int = 0
+    vanish_disk: int = 0
+    vanish_all_power: int = 0
     linearizable: int = 1  # The end of a queue, when asked, counts all that was acknowledged.
     forget_ms: int = 0  # A crash may forget commits that are no older.
     lease_ms: int = 60_000
@@ -100,6 +106,7 @@ class Story:
     committed: dict[int, bool] = field(default_factory=dict)  # Halves: id → committed?
     is_drained: bool = False
     _place_numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    _shrunk: dict[int, int] | None = None
     _crashes: dict[str, list[FaultSpan]] = field(default_factory=dict)
 
     @classmethod
@@ -199,7 +206,33 @@ class Story:
         if any(send.type == OK for send in tries):
             return True
         # Never acknowledged, but perhaps seen: gone with a fault that may cost something.
-        return any(
-            getattr(self.rules, LOSS_RULES[fault.kind]) != 0
-            for fault in self.crashes(tries[-1].node if tries else "")
-        )
+        return any(self.costs(fault) for fault in self.crashes(tries[-1].node if tries else ""))
+
+    def costs(self, fault: FaultSpan) -> bool:
+        """Whether a fault may cost anything that somebody saw."""
+        rule = LOSS_RULES[fault.kind]
+        vanish = rule.replace("loss", "vanish")
+        return bool(getattr(self.rules, rule) or getattr(self.rules, vanish))
+
+    def is_gone(self, place: int, off: int, id: int) -> bool:
+        """Whether a message lay at a place, is no longer there, and was allowed to go."""
+        if not self.is_drained or self.final.get(place, {}).get(off) == id:
+            return False
+        for send in self.tries.get(id, ()):
+            if send.verb == "send" and send.type == OK and (send.place, send.off) == (place, off):
+                return self.excuse(send) is not None
+        return any(self.costs(fault) for fault in self.crashes())
+
+    def shrunk(self) -> dict[int, int]:
+        """Queues that lost their end as was allowed: the lowest offset that is gone."""
+        if self._shrunk is None:
+            found: dict[int, int] = {}
+            if any(self.costs(fault) for fault in self.crashes()):
+                for event in self.history:
+                    is_seen = event.f in READS or (event.f == "send" and event.type == OK)
+                    if is_seen and event.id >= 0:
+                        place = self.place(event.topic, event.q)
+                        if self.is_gone(place, event.off, event.id):
+                            found[place] = min(found.get(place, event.off), event.off)
+            self._shrunk = found
+        return self._shrunk

@@ -271,9 +271,9 @@ class Workload:
     async def _audit(self, p: int) -> None:
         while not self._is_stopped:
             for queue in await self._queues(TOPIC):
+                await self.ask_committed(p, queue)  # First, so that a loss is not mended unseen.
                 off = self._seen.get((TOPIC, self._number(queue)), 0)
                 await self._ask("commit", p, queue, partial(_commit, off), off)
-                await self.ask_committed(p, queue)
             await self._clock.sleep_ms(5 * self._shape.gap_ms)
 
     async def ask_committed(self, p: int, queue: MessageQueue) -> None:

@@ -23,6 +23,9 @@ def _check_meaning(story: Story, anomalies: Anomalies) -> None:
     lying: dict[tuple[int, int], tuple[int, int]] = {}  # Queue, offset → id, event.
     where: dict[int, tuple[int, int]] = {}  # Id → queue, offset, of what was sent once.
     ends = {send.ended for send in story.acked if send.verb == "send"}
+    sent_once = {
+        id for id, tries in story.tries.items() if len(tries) == 1 and tries[0].verb == "send"
+    }
     for at, event in enumerate(story.history):
         is_read = event.f in READS and event.id >= 0
         if not is_read and at not in ends:
@@ -31,13 +34,14 @@ def _check_meaning(story: Story, anomalies: Anomalies) -> None:
         other, seen_at = lying.setdefault(spot, (event.id, at))
         if other != event.id:
             # After a loss that is allowed, the next message takes the free place.
-            if not story.is_excused(other) and not story.is_excused(event.id):
+            if not story.is_gone(*spot, other) and not story.is_gone(*spot, event.id):
                 text = f"{story.history[seen_at]}, and {event}"
                 anomalies.add("inconsistent-offsets", at, text)
             lying[spot] = (event.id, at)
-        if len(story.tries.get(event.id, ())) == 1 and event.f != "replica":
+        if event.id in sent_once and event.f != "replica":
             known = where.setdefault(event.id, spot)
-            if known != spot and not story.is_excused(event.id):
+            is_moved = story.is_gone(*known, event.id) or story.is_gone(*spot, event.id)
+            if known != spot and not is_moved:
                 text = f"{story.places[known[0]]}@{known[1]} before, and {event}"
                 anomalies.add("inconsistent-offsets", at, text)
 
@@ -46,10 +50,14 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
     # What is known to be committed, per queue: (when, offset), the offsets growing.
     floors: dict[int, list[tuple[int, int]]] = {}
     asked: dict[tuple[int, int], int] = {}  # Client, queue → the floor when it asked.
-    crashes = [(fault.begin, fault.t_begin, fault.t_end) for fault in story.crashes()]
+    # At its end once more: an answer may be on its way while the process that gave it dies.
+    crashes = sorted(
+        (at, fault.t_begin) for fault in story.crashes() for at in (fault.begin, fault.end)
+    )
+    shrunk = story.shrunk()  # What a broker is told beyond its end, it cuts to its end.
     for at, event in enumerate(story.history):
         while crashes and crashes[0][0] <= at:
-            _, t_begin, _ = crashes.pop(0)
+            _, t_begin = crashes.pop(0)
             due = t_begin - story.rules.forget_ms
             for place, commits in floors.items():
                 floors[place] = [commit for commit in commits if commit[0] <= due]
@@ -65,7 +73,7 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
             if event.f == "committed":
                 # A crash between question and answer may have lowered what must be answered.
                 floor = min(asked.pop((event.p, place), -1), commits[-1][1] if commits else -1)
-                if event.off < floor:
+                if event.off < min(floor, shrunk.get(place, floor)):
                     anomalies.add("offset-regression", at, f"{floor} was committed: {event}")
             if not commits or event.off > commits[-1][1]:
                 commits.append((event.t_mono, event.off))
@@ -75,17 +83,17 @@ def _check_ends(story: Story, anomalies: Anomalies) -> None:
     if not story.is_drained:
         return
     ends = {place: max(queue) + 1 for place, queue in story.final.items()}
-    may_shrink = any(story.excuse(send) is not None for send in story.acked)
+    shrunk = story.shrunk()
     last: dict[int, int] = {}
     for at, event in enumerate(story.history):
         if event.f in ("commit", "committed") and event.type == OK and event.off > 0:
             place = story.place(event.topic, event.q)
             last[place] = at
-            if event.off > ends.get(place, 0) and not may_shrink:
+            if event.off > ends.get(place, 0) and place not in shrunk:
                 text = f"the queue ends at {ends.get(place, 0)}: {event}"
                 anomalies.add("offset-beyond-end", at, text)
-    for place, at in last.items() if may_shrink else ():
+    for place, at in last.items():
         event = story.history[at]
-        if event.f == "committed" and event.off > ends.get(place, 0):
+        if place in shrunk and event.f == "committed" and event.off > ends.get(place, 0):
             text = f"in the end the queue ends at {ends.get(place, 0)}: {event}"
             anomalies.add("offset-beyond-end", at, text)
