@@ -175,33 +175,19 @@ class MetricsJob:
         cluster = Cluster(self._access)
         try:
             queues = _queues(cluster, self._topics(found))
+            known = self._table.catalogue.ends()
+            if not self._table.catalogue.entries():
+                known = cluster.resolve(self._start, queues, "startingOffsets")
+            # After the beginning, which may be "latest": a queue does not end before it begins.
             newest = {queue: cluster.max_offset(queue) for queue in queues}
-            begin = self._begin(cluster, queues, newest)
+            begin = {queue: _begin(cluster, queue, known, newest[queue]) for queue in queues}
         finally:
             cluster.close()
         if target is not None:
             newest = {queue: min(at, target.get(queue, at)) for queue, at in newest.items()}
-        known = self._table.catalogue.ends()  # Those of topics that are gone stay as they are.
+        # The ends of topics that are gone stay as they are.
         end = {**known, **admit(begin, newest, self._messages_max)}
         return _Plan(tuple(queues), begin, end, newest)
-
-    def _begin(self, cluster: Cluster, queues: Sequence[QueueKey], newest: Offsets) -> Offsets:
-        """Where this step begins: at the last one's end; the first, where it was asked for."""
-        known = self._table.catalogue.ends()
-        if not self._table.catalogue.entries():
-            known = cluster.resolve(self._start, queues, "startingOffsets")
-        begin: Offsets = {}
-        for queue in queues:
-            first = cluster.min_offset(queue)
-            at = known.get(queue, first)
-            if not first <= at <= newest[queue]:
-                logger.warning(
-                    "queue=%s was counted up to %d and goes on at %d: messages were removed, or "
-                    "it is another one of that name", queue, at, first,
-                )  # fmt: skip
-                at = first
-            begin[queue] = at
-        return begin
 
     # What Spark does.
 
@@ -244,6 +230,19 @@ class MetricsJob:
             .option("failOnDataLoss", "false")
             .load()
         )
+
+
+def _begin(cluster: Cluster, queue: QueueKey, known: Offsets, newest: int) -> int:
+    """Where a step begins in a queue: at the last one's end, or with its first message."""
+    first = cluster.min_offset(queue)
+    at = known.get(queue, first)
+    if first <= at <= newest:
+        return at
+    logger.warning(
+        "queue=%s was counted up to %d and goes on at %d: messages were removed, or it is another "
+        "one of that name", queue, at, first,
+    )  # fmt: skip
+    return first
 
 
 def _queues(cluster: Cluster, topics: Sequence[str]) -> list[QueueKey]:
