@@ -9,7 +9,6 @@ import asyncio
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -126,24 +125,6 @@ def test_a_schema_picks_columns(spark: Any, cluster: Cluster, orders: list) -> N
     assert found.first().born_host.startswith("127.0.0.1:")
 
 
-def test_queues_are_split_over_tasks(spark: Any, cluster: Cluster, orders: list) -> None:
-    found = reading(spark, cluster, "SparkOrders", minPartitions=7)
-    assert found.rdd.getNumPartitions() == 7
-    places = [(row.queue_id, row.queue_offset) for row in found.collect()]
-    assert len(places) == len(set(places)) == len(orders)
-
-
-def test_offsets_bound_a_batch_queue_by_queue(spark: Any, cluster: Cluster, orders: list) -> None:
-    name = reading(spark, cluster, "SparkOrders").first().broker
-    start = json.dumps({"SparkOrders": {name: {"0": 10, "1": -1}}})
-    end = json.dumps({"SparkOrders": {name: {"0": 12, "2": 1, "3": -2}}})
-    rows = reading(
-        spark, cluster, "SparkOrders", startingOffsets=start, endingOffsets=end
-    ).collect()
-    assert Counter(row.queue_id for row in rows) == {0: 2, 2: 1}
-    assert sorted(row.queue_offset for row in rows if row.queue_id == 0) == [10, 11]
-
-
 def test_a_batch_by_time_is_exact_to_the_millisecond(
     spark: Any, cluster: Cluster, orders: list
 ) -> None:
@@ -166,15 +147,6 @@ def _ms(moment: Any) -> int:
     return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def test_tags_and_conditions_are_evaluated_at_the_broker(
-    spark: Any, cluster: Cluster, orders: list
-) -> None:
-    assert reading(spark, cluster, "SparkOrders", filter="A").count() == 100
-    assert reading(spark, cluster, "SparkOrders", filter="A || B").count() == 200
-    found = reading(spark, cluster, "SparkOrders", filter="n between 10 and 19", filterType="SQL92")
-    assert sorted(int(row.properties["n"]) for row in found.collect()) == list(range(10, 20))
-
-
 def test_bodies_come_as_text_or_parsed(spark: Any, cluster: Cluster, orders: list) -> None:
     text = reading(spark, cluster, "SparkOrders", bodyFormat="text")
     assert {row.body for row in text.collect()} == {message.body.decode() for message in orders}
@@ -193,46 +165,30 @@ def test_conditions_of_the_query_narrow_what_is_read(
     narrow = found.where("queue_id = 1 and queue_offset >= 5 and queue_offset < 9")
     assert sorted(row.queue_offset for row in narrow.collect()) == [5, 6, 7, 8]
     assert narrow.rdd.getNumPartitions() <= 5, "of fifty messages, five were read"
+    found = reading(spark, cluster, "SparkOrders", pushdown="true")
     everything = found.where("store_time > '2020-01-01' and topic in ('SparkOrders', 'x')")
     assert everything.count() == 200
 
 
-def test_a_pattern_reads_all_topics_that_match(spark: Any, cluster: Cluster, orders: list) -> None:
-    cluster.send([Message("SparkOther", b"1")])
-    reader = spark.read.format("skylark").option("namesrv", cluster.address)
-    found = reader.option("topicsPattern", "SparkO.*").load()
-    assert {row.topic for row in found.select("topic").distinct().collect()} == {
-        "SparkOrders",
-        "SparkOther",
-    }
-    assert reading(spark, cluster, "SparkOrders, SparkOther").count() == 201
-
-
-def test_an_empty_topic_has_no_rows(spark: Any, cluster: Cluster) -> None:
-    cluster.cli("topic", "create", "SparkEmpty")
-    assert reading(spark, cluster, "SparkEmpty").count() == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"topic": "SparkNowhere"}, "there is no topic SparkNowhere"),
-        ({"startingOffset": "latest"}, "did you mean startingOffsets"),
-        ({"startingOffsets": '{"SparkOrders": {"nobody": {"0": 1}}}'}, "SparkOrders/nobody/0"),
-        ({"namesrv": "127.0.0.1:1", "retryMs": "0"}, "127.0.0.1:1"),
-        ({"namesrv": "no address"}, "no address"),
-        ({"schema": "bodi binary"}, "column bodi is not known"),
-        ({"schema": "body int"}, "column body: int is not possible"),
-        ({"filter": "n >", "filterType": "SQL92"}, "n >"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
 def test_what_cannot_be_read_is_said_in_the_driver(
-    spark: Any, cluster: Cluster, orders: list, options: dict, expected: str
+    spark: Any, cluster: Cluster, orders: list
 ) -> None:
-    given = dict(options)
-    topic = given.pop("topic", "SparkOrders")
-    assert expected in refusal(lambda: reading(spark, cluster, topic, **given).collect())
+    for options, expected in (
+        ({"topic": "SparkNowhere"}, "option topic: there is no topic SparkNowhere"),
+        ({"startingOffset": "latest"}, "did you mean startingOffsets"),
+        ({"schema": "body int"}, "column body: int is not possible"),
+        ({"readFrom": "files", "storePath": "/nowhere"}, "option storePath='/nowhere'"),
+    ):
+        given: dict[str, Any] = {"topic": "SparkOrders", **options}
+        text = refusal(lambda given=given: reading(spark, cluster, **given).collect())
+        assert expected in text
+
+
+def test_the_brokers_files_have_the_same_rows(spark: Any, cluster: Cluster, orders: list) -> None:
+    (log,) = Path(cluster.data).glob("*/commitlog")
+    options = {"readFrom": "files", "storePath": str(log.parent), "minPartitions": 3}
+    expected = reading(spark, cluster, "SparkOrders").collect()
+    assert sorted(reading(spark, cluster, "SparkOrders", **options).collect()) == sorted(expected)
 
 
 # Streams.
@@ -296,16 +252,6 @@ def test_a_checkpoint_of_another_topic_is_refused(
     run_stream(streaming(spark, cluster, "SparkOne", startingOffsets="earliest"), tmp_path)
     text = refusal(lambda: run_stream(streaming(spark, cluster, "SparkTwo"), tmp_path))
     assert "SparkOne" in text
-
-
-def test_a_queue_that_was_made_anew_ends_the_stream_unless_that_is_allowed(
-    spark: Any, cluster: Cluster, tmp_path: Path
-) -> None:
-    cluster.send([Message("SparkShort", b"%d" % number) for number in range(20)])
-    run_stream(streaming(spark, cluster, "SparkShort", startingOffsets="earliest"), tmp_path)
-    cluster.cli("topic", "delete", "SparkShort", "--yes")
-    text = refusal(lambda: run_stream(streaming(spark, cluster, "SparkShort"), tmp_path))
-    assert "SparkShort" in text
 
 
 def test_a_running_stream_survives_the_death_of_the_broker(
@@ -419,22 +365,13 @@ def test_a_row_can_wait_for_its_time(spark: Any, cluster: Cluster) -> None:
     assert message.stored_at_ms - message.born_at_ms >= 1_000
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("select 1 as number", "column number cannot be written"),
-        ("select 'x' as topic", "column body is missing"),
+def test_rows_that_cannot_be_sent_are_refused(spark: Any, cluster: Cluster) -> None:
+    for query, expected in (
         ("select 1 as body", "column body: int cannot be written"),
-        ("select 'x' as body, 1 as queue_id, 'k' as sharding_key", "exclude each other"),
-        ("select 'x' as body, 99 as queue_id", "99 is not possible"),
         ("select cast(null as string) as body", "column body: a row has null"),
-        ("select 'x' as body, map('UNIQ_KEY', 'mine') as properties", "UNIQ_KEY is set by"),
-    ],
-)
-def test_rows_that_cannot_be_sent_are_refused(
-    spark: Any, cluster: Cluster, query: str, expected: str
-) -> None:
-    assert expected in refusal(lambda: writing(spark.sql(query), cluster, "SparkBad"))
+    ):
+        frame = spark.sql(query)
+        assert expected in refusal(lambda frame=frame: writing(frame, cluster, "SparkBad"))
 
 
 def test_a_topic_is_not_overwritten(spark: Any, cluster: Cluster) -> None:

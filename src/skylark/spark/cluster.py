@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
+from ..model.route import BrokerData
 from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from ..protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
+from ..protocol.bodies import ClusterInfoBody, GroupList, TopicList, TopicRouteBody
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.record import decode_record
 from ..remote.addresses import parse_addresses
@@ -165,7 +166,13 @@ class Cluster:
         """All queues of some topics that may be read."""
         found = []
         for topic in topics:
-            for data in self.retried(lambda topic=topic: self.route(topic)).route.queues:  # type: ignore[misc]
+            route = self.retried(lambda topic=topic: self.route(topic)).route  # type: ignore[misc]
+            if not any(data.is_readable for data in route.queues):
+                raise ConfigError(
+                    f"option topic: {topic} may not be read at any broker; allow it with "
+                    f"`skylark topic create {topic} --perm RW`"
+                )
+            for data in route.queues:
                 count = data.read_queue_nums if data.is_readable else 0
                 found += [QueueKey(topic, data.broker_name, number) for number in range(count)]
         return sorted(found)
@@ -246,8 +253,12 @@ class Cluster:
 
     def broker_names(self) -> list[str]:
         """The brokers that are registered now."""
+        return sorted(self.brokers())
+
+    def brokers(self) -> dict[str, BrokerData]:
+        """The same, with where they and their replicas listen."""
         data = self.retried(lambda: self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
-        return sorted(ClusterInfoBody.from_json(data).cluster.brokers)
+        return dict(ClusterInfoBody.from_json(data).cluster.brokers)
 
     def call_broker(self, broker: str, code: int, fields: dict[str, str], body: bytes) -> bytes:
         """Ask the master of that name; the body of its answer."""
@@ -320,6 +331,17 @@ class Cluster:
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 {"consumerGroup": group, "commitOffset": str(offset)},
             )
+
+    def groups_of(self, queue: QueueKey) -> frozenset[str]:
+        """The groups that have ever committed for a queue's topic at its broker."""
+
+        def asked() -> frozenset[str]:
+            address = self.broker_address(queue.topic, queue.broker)
+            fields = {"topic": queue.topic}
+            answer = self.wire(address).call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, fields)
+            return frozenset(GroupList.from_json(bytes(answer.body)).groups)
+
+        return self.retried(asked)
 
     def committed(self, group: str, queue: QueueKey) -> int | None:
         """How far a group has come in a queue; None if it never committed there."""

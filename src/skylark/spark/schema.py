@@ -94,9 +94,10 @@ def checked_columns(schema: StructType, options: ReadOptions) -> list[str]:
         if expected is None:
             raise ConfigError(f"column {field.name} is not known; allowed are {', '.join(types)}")
         given = field.dataType.simpleString()
+        is_fitting = given == expected
         if expected.startswith("struct<"):
-            expected, given = "struct", given.partition("<")[0]
-        if given != expected:
+            is_fitting = given.startswith("struct<")
+        if not is_fitting:
             raise ConfigError(f"column {field.name}: {given} is not possible, it is {expected}")
         found.append(field.name)
     if not found:

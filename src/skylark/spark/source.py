@@ -355,8 +355,11 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         found: Offsets = {}
         for queue in queues:
+            # Of a group that never committed, brokers say 0 while a queue is young.
+            if _initial(group) not in cluster.groups_of(queue):
+                return None
             began = cluster.committed(_initial(group), queue)
-            if began is None or cluster.committed(group, queue) not in (None, began):
+            if began is None or (cluster.committed(group, queue) or 0) > began:
                 return None
             found[queue] = began
         return found
@@ -366,7 +369,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._newest(self._cluster(), {})
+        self._target = self._newest(self._cluster())
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -374,9 +377,13 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         begin = {} if start is None else from_json(start)
         self._check_topics(cluster, begin)
-        self._commit(cluster, begin)
-        self._begin_new_queues(cluster, begin)
-        newest = self._target if self._target is not None else self._newest(cluster, begin)
+        queues = cluster.queues(cluster.topics(self.plan.options))
+        self._check_queues(queues, begin)
+        self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
+        for queue in queues:
+            if queue not in begin:  # One that appears later is read from its first message.
+                begin[queue] = cluster.min_offset(queue)
+        newest = self._target if self._target is not None else self._newest(cluster)
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if isinstance(limit, ReadAllAvailable):
             count_max = None
@@ -399,21 +406,16 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "which this query does not read; give a new checkpointLocation, or the topic"
         )
 
-    def _newest(self, cluster: Cluster, begin: Offsets) -> Offsets:
-        queues = set(cluster.queues(cluster.topics(self.plan.options)))
-        for queue in begin:
-            if queue not in queues and self.plan.options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{queue} has been read up to {begin[queue]} and is not there any more; set "
-                    "failOnDataLoss=false to go on without it"
-                )
-        return {queue: cluster.max_offset(queue) for queue in sorted(queues)}
+    def _check_queues(self, queues: list[QueueKey], begin: Offsets) -> None:
+        for queue in begin.keys() - set(queues) if self.plan.options.fail_on_data_loss else ():
+            raise DataLoss(
+                f"{queue} has been read up to {begin[queue]} and is not there any more; set "
+                "failOnDataLoss=false to go on without it"
+            )
 
-    def _begin_new_queues(self, cluster: Cluster, begin: Offsets) -> None:
-        """A queue that appears while the query runs is read from its first message."""
-        for queue in cluster.queues(cluster.topics(self.plan.options)):
-            if queue not in begin:
-                begin[queue] = cluster.min_offset(queue)
+    def _newest(self, cluster: Cluster) -> Offsets:
+        queues = cluster.queues(cluster.topics(self.plan.options))
+        return {queue: cluster.max_offset(queue) for queue in queues}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
@@ -436,7 +438,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.plan.read(partition)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json(self._newest(self._cluster(), {}))
+        return to_json(self._newest(self._cluster()))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._commit(self._cluster(), from_json(end))
