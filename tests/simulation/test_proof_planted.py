@@ -165,7 +165,7 @@ def read_past_one(patch: Patch) -> None:
         nonlocal count
         count += 1
         found = real(store, topic, queue_id, offset, *rest, **more)
-        if count % 20 == 0 and topic == "Proof" and found.message_count > 1:
+        if count % 7 == 0 and topic == "Proof" and found.message_count > 1:
             return real(store, topic, queue_id, offset + 1, *rest, **more)
         return found
 
