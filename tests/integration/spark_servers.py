@@ -74,7 +74,9 @@ class Server:
 class Servers:
     """A name server and brokers, kept running."""
 
-    def __init__(self, home: Path, brokers: int = 2, **settings: str) -> None:
+    def __init__(
+        self, home: Path, brokers: int = 2, *, replicas: bool = False, **settings: str
+    ) -> None:
         self.home = home
         port = free_port()
         self.address = f"127.0.0.1:{port}"
@@ -84,20 +86,27 @@ class Servers:
         self.brokers = [
             self._broker(f"broker-{'abcdefgh'[number]}", settings) for number in range(brokers)
         ]
+        if replicas:
+            self.brokers += [self._replica(broker.name, settings) for broker in self.brokers]
+        self.away: set[str] = set()  # Brokers that are not started again for now.
         self.deaths = 0  # Brokers that were killed and are started again.
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
     def _broker(self, name: str, settings: dict[str, str]) -> Server:
+        settings = {"brokerName": name, **settings}
         values = {
             **SETTINGS,
-            "brokerName": name,
             "listenPort": str(free_port()),
             "storePathRootDir": str(self.home / name / "store"),
             **settings,
         }
         words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         return Server(name, self.home / name, "broker", "-n", self.address, *words)
+
+    def _replica(self, master: str, settings: dict[str, str]) -> Server:
+        own = {"brokerName": master, "brokerId": "1", "brokerRole": "SLAVE"}
+        return self._broker(f"{master}-replica", {**settings, **own})
 
     def __enter__(self) -> Servers:
         self._name_server.start()
@@ -118,22 +127,36 @@ class Servers:
     def wait_serving(self) -> None:
         """Wait until every broker is registered and answers."""
         deadline = time.monotonic() + _START_S
-        wanted = {broker.name for broker in self.brokers}
+        wanted = {broker.name for broker in self.brokers if broker.name not in self.away}
         while True:
-            cluster = Cluster(Access(self.address, retry_ms=0))
-            try:
-                if wanted <= set(cluster.broker_names()):
-                    return
-            except SkylarkError:
-                pass
-            finally:
-                cluster.close()
+            if wanted <= self.registered():
+                return
             assert time.monotonic() < deadline, f"{wanted} do not all serve"
             time.sleep(0.05)
+
+    def registered(self) -> set[str]:
+        """Masters and replicas that the name server knows."""
+        cluster = Cluster(Access(self.address, retry_ms=0))
+        try:
+            return {
+                name if number == 0 else f"{name}-replica"
+                for name, data in cluster.brokers().items()
+                for number in data.addresses
+            }
+        except SkylarkError:
+            return set()
+        finally:
+            cluster.close()
+
+    def kill(self, name: str) -> None:
+        """Kill a broker for good: nobody starts it again."""
+        self.away.add(name)
+        (broker,) = [one for one in self.brokers if one.name == name]
+        broker.end(signal.SIGKILL)
 
     def _keep(self) -> None:
         while not self._over.wait(0.05):
             for broker in self.brokers:
-                if broker.has_died():
+                if broker.name not in self.away and broker.has_died():
                     self.deaths += 1
                     broker.start()
