@@ -13,6 +13,9 @@ Rules of a registration, as RocketMQ has them:
 - Topics count only from a master (id 0), and only when their version is not the one known for that
   address, or the broker was not there before. They are added and changed, never removed.
 - An address has one place: what it was before under another id (or name) is dropped.
+- Of two addresses that claim the same id, the one that came later has it. The other, which may be
+  a process that lingers or a heartbeat that was long under way, gets it back by coming again on a
+  new connection, or when the later one goes. RocketMQ's routes follow whoever spoke last.
 - A leader of a Raft group registers with its term. One of an earlier term than a leader that is
   registered is late, and refused.
 - A broker name goes with its last address, and its queues go with it. While a replica is left, the
@@ -143,8 +146,10 @@ class RouteTable:
         entry = self._brokers.get(broker.name)
         if entry is None:
             entry = self._brokers[broker.name] = _Broker(broker.cluster, broker.name)
+        is_late = leader_term is None and self._is_late(entry, before, broker, owner)
         is_new = broker.id not in entry.addresses
-        self._set_address(entry, broker.id, broker.address)
+        if not is_late:
+            self._set_address(entry, broker.id, broker.address)
         if broker.id == MASTER_ID and leader_term is not None:
             entry.leader_term = max(entry.leader_term, leader_term)
         # What a replica registers is not taken over, and has to be when it becomes the master.
@@ -153,7 +158,7 @@ class RouteTable:
             or before.data_version != table.data_version
             or before.broker.id != broker.id
         )
-        if broker.id == MASTER_ID and (is_new or is_changed):
+        if broker.id == MASTER_ID and (is_new or is_changed) and not is_late:
             for config in table.topics.values():
                 self._set_queues(entry, config)
         if filter_servers != (() if before is None else before.filter_servers):
@@ -386,6 +391,19 @@ class RouteTable:
                 "registers as a follower from now on",
             )
 
+    def _is_late(
+        self, entry: _Broker, before: Registration | None, broker: BrokerIdentity, owner: Owner
+    ) -> bool:
+        """Whether somebody else has taken a broker's place since this connection registered it."""
+        held = entry.addresses.get(broker.id)
+        return (
+            held is not None
+            and held != broker.address
+            and before is not None
+            and before.broker == broker
+            and owner in before.claims
+        )
+
     def _set_address(self, entry: _Broker, broker_id: int, address: str) -> None:
         others = [
             other for other, at in entry.addresses.items() if at == address and other != broker_id
@@ -439,6 +457,12 @@ class RouteTable:
             return  # Another address has taken its place, and may have left it since.
         del entry.addresses[broker.id]
         self._cluster_body = None
+        if not entry.leader_term:
+            # One that it had replaced, and that is still there. A former leader of a Raft group has
+            # to say itself what it is.
+            for known in self._live.values():
+                if (known.broker.name, known.broker.id) == (broker.name, broker.id):
+                    entry.addresses[broker.id] = known.broker.address
         if entry.addresses:
             self._forget_routes(entry.topics)
             return

@@ -48,6 +48,7 @@ def register(
     now_ms: int = 0,
     ha_address: str | None = None,
     filter_servers: tuple[str, ...] = (),
+    leader_term: int | None = None,
 ) -> MasterAddress | None:
     return table.register(
         broker,
@@ -56,6 +57,7 @@ def register(
         now_ms=now_ms,
         ha_address=ha_address,
         filter_servers=filter_servers,
+        leader_term=leader_term,
     )
 
 
@@ -212,11 +214,14 @@ def test_a_broker_that_moves_to_another_address_keeps_its_route_when_the_old_one
     assert dict(table.cluster_info().brokers["b"].addresses) == {0: moved.address}
 
 
-def test_what_was_replaced_and_then_outlived_its_successor_ends_quietly(table: RouteTable) -> None:
+def test_what_was_replaced_and_outlives_its_successor_is_back_at_once_and_ends_quietly(
+    table: RouteTable,
+) -> None:
     register(table, MASTER, owner="old")
     register(table, dataclasses.replace(MASTER, address="10.0.0.7:10911"), owner="new")
     table.owner_gone("new")
-    assert table.topics() == []
+    assert dict(table.cluster_info().brokers["b"].addresses) == {0: MASTER.address}
+    assert table.topics() == ["T"]
     assert [gone.broker for gone in table.owner_gone("old")] == [MASTER]
     assert table.live == []
 
@@ -227,6 +232,40 @@ def test_a_replaced_master_that_registers_again_is_back(table: RouteTable) -> No
     table.owner_gone("new")
     register(table, MASTER, owner="old")
     assert table.topics() == ["T"]
+
+
+def test_a_late_heartbeat_of_a_replaced_broker_does_not_take_its_place_back(
+    table: RouteTable,
+) -> None:
+    """N1, N2: the old process lingers, or what it sent was long under way."""
+    moved = dataclasses.replace(MASTER, address="10.0.0.7:10911")
+    register(table, MASTER, owner="old")
+    register(table, moved, topics(T, TopicConfig("U"), version=V2), owner="new")
+    for counter in (2, 3):
+        later = topics(T, TopicConfig("Old"), version=DataVersion(5, counter))
+        register(table, MASTER, later, owner="old")
+        assert dict(table.cluster_info().brokers["b"].addresses) == {0: moved.address}
+        assert table.topics() == ["T", "U"]
+    assert table.owner_gone("old")
+    assert dict(table.cluster_info().brokers["b"].addresses) == {0: moved.address}
+
+
+def test_a_replaced_broker_that_comes_again_on_a_new_connection_has_its_place(
+    table: RouteTable,
+) -> None:
+    register(table, MASTER, owner="old")
+    register(table, dataclasses.replace(MASTER, address="10.0.0.7:10911"), owner="new")
+    register(table, MASTER, owner="newer")
+    assert dict(table.cluster_info().brokers["b"].addresses) == {0: MASTER.address}
+
+
+def test_a_former_leader_is_not_made_leader_by_the_end_of_its_successor(table: RouteTable) -> None:
+    register(table, MASTER, owner="old", leader_term=3)
+    register(
+        table, dataclasses.replace(MASTER, address="10.0.0.7:10911"), owner="new", leader_term=5
+    )
+    table.owner_gone("new")
+    assert "b" not in table.cluster_info().brokers
 
 
 # Whose registration it is.
