@@ -141,18 +141,21 @@ class RaftMode:
     @contextlib.asynccontextmanager
     async def running(self, scope: Scope) -> AsyncIterator[None]:
         """Take part in the group, and be what it makes of this broker."""
-        async with self.group.running():
-            following = scope.spawn(self._follow_role(scope))
-            progress = scope.spawn(self.state.run())
-            try:
-                yield
-            finally:
-                following.cancel()
-                progress.cancel()
-                await asyncio.wait((following, progress))
-                if self._is_leading:
-                    self._end_leading()
-                await self._end_tasks()
+        try:
+            async with self.group.running():
+                following = scope.spawn(self._follow_role(scope))
+                progress = scope.spawn(self.state.run())
+                try:
+                    yield
+                finally:
+                    following.cancel()
+                    progress.cancel()
+                    await asyncio.wait((following, progress))
+        finally:
+            # Nobody took over: the group has ended, and the store takes no more writes.
+            if self._is_leading:
+                self._end_leading()
+            await self._end_tasks()
 
     async def transfer(self) -> None:
         """Let somebody else lead before this broker stops."""

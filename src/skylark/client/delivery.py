@@ -103,6 +103,7 @@ class Delivery:
             except NoRoute:
                 if await self._elects(outgoing.topic, None, rest_ms):
                     continue
+                self._session.doubt_route(outgoing.topic)
                 raise
             if failed is None:
                 queue = self._next_queue(info, tries.last_broker, is_sync)
@@ -150,12 +151,15 @@ class Delivery:
 
     async def _elects(self, topic: str, broker_name: str | None, rest_ms: int) -> bool:
         """Whether a group may just be choosing its master; then a moment has passed."""
-        brokers = [] if (route := self._session.routes.known(topic)) is None else route.brokers
-        for data in brokers:
-            if broker_name in (None, data.broker_name):
+        route = self._session.routes.known(topic)
+        for data in () if route is None else route.brokers:
+            if broker_name is None:
+                is_likely = data.master_address is None
+            else:
                 left = len(data.addresses) - (data.master_address is not None)
-                if left >= _MEMBERS_MIN and await self._pause(topic, rest_ms):
-                    return True
+                is_likely = broker_name == data.broker_name and left >= _MEMBERS_MIN
+            if is_likely:
+                return await self._pause(topic, rest_ms)
         return False
 
     async def _pause(self, topic: str, rest_ms: int) -> bool:
