@@ -42,7 +42,7 @@ from skylark.protocol import (
 )
 from skylark.protocol.command import Command
 from skylark.protocol.header import Header
-from skylark.replication import stream
+from skylark.replication import raft_log, raft_wire, stream
 
 try:
     from skylark.protocol import _frame as compiled_frame
@@ -415,6 +415,48 @@ def seed_ha_stream() -> Iterator[bytes]:
     yield welcome.encode() + stream.masters_proof(b"key", hello, welcome)
 
 
+def check_raft(data: bytes) -> None:
+    """What comes in at the Raft port, in any pieces: the greeting, then frames."""
+    step = data[0] + 1 if data else 1
+    said = data[1:]
+
+    def frames(size: int) -> list[raft_log.Message | None]:
+        decoder = raft_wire.FrameDecoder("n0", "n1")
+        heard = []
+        for at in range(0, len(said), size):
+            heard += decoder.feed(said[at : at + size])
+        return heard
+
+    whole = outcome(lambda: frames(max(1, len(said))), RemoteProtocolError)
+    split = outcome(lambda: frames(step), RemoteProtocolError)
+    if whole[0] == "value":
+        assert whole == split, "a split stream reads differently"
+        again = b"".join(
+            raft_wire.PING if m is None else b"".join(raft_wire.encode_message(m)) for m in whole[1]
+        )
+        assert said.startswith(again), "what was read is written differently"
+    for take in (raft_wire.take_hello, raft_wire.take_welcome, raft_wire.take_proof):
+        buffer = bytearray(said)
+        kind, found = outcome(lambda take=take, buffer=buffer: take(buffer), RemoteProtocolError)
+        if kind == "value" and isinstance(found, raft_wire.Hello):
+            assert found.encode() + bytes(buffer) == said
+
+
+def seed_raft() -> Iterator[bytes]:
+    hello = raft_wire.Hello(b"n" * 16, True, "group", "n0", "n1", ("n0", "n1", "n2"))
+    yield b"\x07" + hello.encode()
+    yield b"\x07" + raft_wire.Welcome(b"w" * 16).encode()
+    yield b"\x07" + raft_wire.Welcome(b"w" * 16, problem="another group").encode()
+    chunk = raft_log.Chunk(40, 90, 2, b"r" * 50)
+    frames = [raft_wire.PING]
+    for kind in raft_log.Kind:
+        has_records = kind is raft_log.Kind.APPEND
+        message = raft_log.Message(kind, "n0", "n1", 3, 40, 2, chunk if has_records else None, 40)
+        frames.append(b"".join(raft_wire.encode_message(message)))
+    yield from (b"\x07" + frame for frame in frames)
+    yield b"\x03" + b"".join(frames)
+
+
 TARGETS: dict[str, Target] = {
     "frames": Target(check_frames, seed_frames),
     "header_json": Target(check_header_json, functools.partial(_seed_headers, 0)),
@@ -429,4 +471,5 @@ TARGETS: dict[str, Target] = {
     "compression": Target(check_compression, seed_compressions),
     "sql92": Target(check_sql92, seed_sql92),
     "ha_stream": Target(check_ha_stream, seed_ha_stream),
+    "raft": Target(check_raft, seed_raft),
 }

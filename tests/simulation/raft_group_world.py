@@ -65,6 +65,7 @@ class GroupWorld:
         self.sent = 0
         self.refused = 0
         self.gap_ms = 30
+        self.is_writing = True
         for node in self.nodes.values():
             node.start(self._member)
 
@@ -76,6 +77,10 @@ class GroupWorld:
 
     def run(self, scenario: Any) -> Any:
         return self.cluster.run(scenario(self), until_ms=3_600_000)
+
+    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
+        """Something beside the scenario; what it raises ends the run."""
+        return self.cluster.loop.create_task(coroutine)
 
     # Members.
 
@@ -120,7 +125,7 @@ class GroupWorld:
         waiting: set[asyncio.Task[None]] = set()
         while True:
             await node.clock.sleep_ms(self.rng.randrange(1, 2 * self.gap_ms))
-            if not group.is_serving:
+            if not group.is_serving or not self.is_writing:
                 continue
             self.check_alone(node.name)
             for _ in range(self.rng.choice((1, 1, 5))):
@@ -166,13 +171,14 @@ class GroupWorld:
             len(groups) == len(self.nodes)
             and len({g.log.last for g in groups} | {g.committed for g in groups}) == 1
             and all(g.raft.may_vote for g in groups)
+            and all(self.stores[n].dispatcher.position == g.committed for n, g in self.groups.items())
         )
 
     async def wait_level(self, within_ms: int = 30_000) -> None:
         """Stop writing for as long as it takes."""
-        gap_ms, self.gap_ms = self.gap_ms, 1 << 40
+        self.is_writing = False
         await eventually(self.is_level, within_ms=within_ms, what="all members are level")
-        self.gap_ms = gap_ms
+        self.is_writing = True
 
     # The judge.
 

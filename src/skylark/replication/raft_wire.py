@@ -212,7 +212,8 @@ class FrameDecoder:
             raise RemoteProtocolError(f"a {kind.name} with numbers that no member has")
         data = bytes(memoryview(buffer)[at + HEAD_BYTES : end])
         has_records = bool(flags & _RECORDS)
-        if has_records != bool(data) or (data and (kind is not Kind.APPEND or chunk_term > term)):
+        is_odd = kind is not Kind.APPEND or chunk_term > term if data else chunk_term > 0
+        if has_records != bool(data) or is_odd:
             raise RemoteProtocolError(f"a {kind.name} with {len(data)} bytes of term {chunk_term}")
         chunk = Chunk(position, position + len(data), chunk_term, data) if data else None
         return Message(
