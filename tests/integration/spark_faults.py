@@ -16,7 +16,7 @@ A fault goes off once: whoever can move its file away is the killer.
     progress           the group's progress is about to be committed                source's process
     read               a task has read its first rows                               task
     stage              a task is about to stage rows                                task
-    staging            some of its rows are staged                                  task
+    staging            some of its rows are under way to a broker                   task
     staged             all are, and Spark does not know it yet                      task
     decide             all tasks are done, nothing is decided                       sink's process
     decided            the decision is recorded at one broker, not yet at others    sink's process
@@ -40,9 +40,11 @@ from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from skylark.protocol.codes import RequestCode
 from skylark.spark import transactions
 from skylark.spark.sink import OnceStreamWriter
 from skylark.spark.source import SkylarkDataSource, SkylarkStreamReader
+from skylark.spark.wire import Wire
 
 FOLDER = Path(os.environ.get("SPARK_FAULTS", "/nonexistent"))
 IN_TASKS = ("read", "stage", "staging", "staged")
@@ -150,8 +152,18 @@ class FaultyWriter(OnceStreamWriter):
         step("commit")
 
 
+def _sending(ask: Callable[..., None]) -> Callable[..., None]:
+    @wraps(ask)
+    def asked(wire: Wire, code: int, *rest: Any, **named: Any) -> None:
+        ask(wire, code, *rest, **named)
+        if code == RequestCode.STAGE_ROWS:
+            step("staging")
+
+    return asked
+
+
 if FOLDER.is_dir():  # Steps within methods: in every process that reads or writes under faults.
-    transactions.Stage.add = after("staging", transactions.Stage.add)  # type: ignore[method-assign]
+    Wire.ask = _sending(Wire.ask)  # type: ignore[method-assign]
     transactions.Decisions._decide = after(  # type: ignore[method-assign]
         "decided", transactions.Decisions._decide
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
@@ -74,6 +74,7 @@ class Cluster:
         self._name_servers = [str(address) for address in found]
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRouteBody] = {}
+        self._seen: set[str] = set()  # Topics that are there, though no broker may serve them now.
 
     def close(self) -> None:
         """Hang up everywhere."""
@@ -131,20 +132,27 @@ class Cluster:
         ) from problem
 
     def route(self, topic: str) -> TopicRouteBody:
-        """Which brokers serve a topic; raises ConfigError where none does."""
+        """Which brokers serve a topic; raises ConfigError where there is no such topic."""
         found = self._routes.get(topic)
         if found is None:
             try:
                 data = self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
             except BrokerError as error:
-                if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise ConfigError(
-                        f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
-                        "it with `skylark topic create`"
-                    ) from error
-                raise
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                if topic in self._seen:
+                    raise self._away(f"no broker serves topic {topic} now") from error
+                raise ConfigError(
+                    f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
+                    "it with `skylark topic create`"
+                ) from error
             found = self._routes[topic] = TopicRouteBody.from_json(data)
+            self._seen.add(topic)
         return found
+
+    def _away(self, problem: str) -> TransportError:
+        """What name servers do not know while brokers restart; worth asking again."""
+        return TransportError(self._name_servers[0], problem)
 
     def topics(self, options: ReadOptions) -> tuple[str, ...]:
         """The topics of a read: those named, or those that match and are no system's."""
@@ -162,11 +170,27 @@ class Cluster:
             and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
-    def queues(self, topics: Iterable[str]) -> list[QueueKey]:
-        """All queues of some topics that may be read."""
+    def queues(self, topics: Iterable[str], known: Collection[QueueKey] = ()) -> list[QueueKey]:
+        """All queues of some topics that may be read.
+
+        Where one is missing that is known, its broker may just restart: that is waited for.
+        """
+        topics = tuple(topics)
+        self._seen.update(queue.topic for queue in known if queue.topic in topics)
+
+        def asked() -> list[QueueKey]:
+            found = self._queues(topics)
+            for queue in set(known) - set(found):
+                if queue.topic in topics and queue.broker not in self.brokers():
+                    raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
+            return sorted(found)
+
+        return self.retried(asked)
+
+    def _queues(self, topics: Iterable[str]) -> list[QueueKey]:
         found = []
         for topic in topics:
-            route = self.retried(lambda topic=topic: self.route(topic)).route  # type: ignore[misc]
+            route = self.route(topic).route
             if not any(data.is_readable for data in route.queues):
                 raise ConfigError(
                     f"option topic: {topic} may not be read at any broker; allow it with "
@@ -175,7 +199,7 @@ class Cluster:
             for data in route.queues:
                 count = data.read_queue_nums if data.is_readable else 0
                 found += [QueueKey(topic, data.broker_name, number) for number in range(count)]
-        return sorted(found)
+        return found
 
     def writable_queues(self, topic: str) -> list[QueueKey]:
         """All queues of a topic that may be written to; of a new one, those it will have.
@@ -202,7 +226,13 @@ class Cluster:
 
     def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
         """Where a broker listens: its master, or for reading any replica that is there."""
-        data = self.route(topic).route.broker(broker)
+        try:
+            data = self.route(topic).route.broker(broker)
+        except ConfigError as error:
+            # Who names a broker has seen it: the topic is there, or will be with the first send.
+            if not for_writing:
+                raise self._away(f"no broker serves topic {topic} now") from error
+            data = self.route(TEMPLATE_TOPIC).route.broker(broker)
         if data is not None and data.addresses:
             if 0 in data.addresses:
                 return data.addresses[0]

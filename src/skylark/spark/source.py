@@ -377,7 +377,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         begin = {} if start is None else from_json(start)
         self._check_topics(cluster, begin)
-        queues = cluster.queues(cluster.topics(self.plan.options))
+        queues = cluster.queues(cluster.topics(self.plan.options), begin.keys())
         self._check_queues(queues, begin)
         self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
         for queue in queues:
