@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, SkylarkError
 from .pipelines.causes import as_error, one_line
 from .schema import COLUMNS
 
@@ -118,6 +118,8 @@ def archive_into(
             .queryName(f"archive {' '.join(topics)}"[:120])
             .trigger(**chosen)
         )
+        if table is None and table_format is TableFormat.DELTA:
+            return writer.start(_path(root))  # Delta streams by name only into what has one.
         return writer.toTable(target)
     except Exception as error:
         raise explained(spark, table_format, error) from error
@@ -125,14 +127,16 @@ def archive_into(
 
 def explained(spark: SparkSession, table_format: TableFormat, error: Exception) -> Exception:
     """One line of an error; where the package is for another Spark, that."""
-    text = str(error)
-    if any(word in text for word in _LINKAGE):
-        return ConfigError(
-            f"the package for {table_format} does not fit Spark {spark.version}: "
-            f"{one_line(error)[:200]}; take the build for this Spark, or a Spark that there is a "
-            "build for"
-        )
-    return as_error(error)
+    java: Any = getattr(error, "java_exception", None)  # Its text, not that a call has failed.
+    text = str(error) if java is None else f"{java.toString()}\n{error}"
+    for line in text.splitlines():
+        if any(word in line for word in _LINKAGE):
+            return ConfigError(
+                f"the package for {table_format} does not fit Spark {spark.version} "
+                f"({line.strip()[:200]}); take the build for this Spark, or a Spark that there is "
+                "a build for"
+            )
+    return as_error(error if java is None else SkylarkError(one_line(Exception(text))))
 
 
 def _check_package(spark: SparkSession, table_format: TableFormat) -> None:
@@ -157,7 +161,11 @@ def name_of(table_format: TableFormat, root: Path, table: str | None) -> str:
         return f"{CATALOGUE}.{DEFAULT_TABLE}"
     if "`" in str(root):
         raise ConfigError(f"archive {root}: its path must be without `")
-    return f"delta.`{root / 'tables' / DEFAULT_TABLE}`"
+    return f"delta.`{_path(root)}`"
+
+
+def _path(root: Path) -> str:
+    return str(root / "tables" / DEFAULT_TABLE)
 
 
 def _make(spark: SparkSession, table_format: TableFormat, target: str) -> None:
