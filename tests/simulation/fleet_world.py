@@ -142,7 +142,10 @@ class Fleet:
                 parts = self.parts(machine)
                 if parts is None:
                     return False
-                if parts.replication.is_replica and not parts.replication.is_following:
+                if parts.raft is not None:
+                    if not parts.raft.group.leader_id:
+                        return False
+                elif parts.replication.is_replica and not parts.replication.is_following:
                     return False
             return True
 

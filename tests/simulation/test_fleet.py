@@ -196,3 +196,55 @@ def test_with_a_registration_key_only_who_has_it_is_believed() -> None:
                 assert (await admin.cluster_status()).problems == ()
 
         fleet.run(scenario)
+
+
+def test_a_raft_group_is_restarted_in_turn_and_drained_under_traffic() -> None:
+    """The group of three goes on with two, whoever leads; a drain holds over a change of leader."""
+    peers = ";".join(f"n{n}-10.1.0.{n + 1}:40911" for n in range(3))
+    with Fleet(6) as fleet:
+        for number in range(3):
+            fleet.add(
+                f"r-{number}", "broker-r", enable_d_leger_commit_log=True, d_leger_peers=peers,
+                d_leger_self_id=f"n{number}",
+            )  # fmt: skip
+        fleet.add("b-0", "broker-b")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            traffic = Traffic(fleet, gap_ms=250)
+            async with fleet.admin() as admin:
+                await fleet.clock.sleep_ms(2_000)
+                await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
+                status = await admin.cluster_status()
+                group = status.group("broker-r")
+                assert (status.problems, group.is_raft, len(group.members)) == ((), True, 3)
+                leaders = {member.raft.leader for member in group.members}
+                assert len(leaders) == 1
+                assert "" not in leaders
+                async with traffic.flowing("readers"):
+                    restarted = [
+                        event.address
+                        async for event in admin.rolling_restart(fleet.restart, broker="broker-r")
+                        if event.step is Step.CAUGHT_UP
+                    ]
+                    assert sorted(restarted) == [f"10.1.0.{n}:10911" for n in (1, 2, 3)]
+                    await fleet.clock.sleep_ms(35_000)
+                    async for progress in admin.drain("broker-r"):
+                        assert progress.notes == ()
+                    group = (await admin.cluster_status()).group("broker-r")
+                    assert group.master is not None
+                    await fleet.machine_at(group.master.address).restart()
+                    await fleet.serving()
+                    await fleet.clock.sleep_ms(3_000)
+                    assert not (await admin.cluster_status()).group("broker-r").is_writable
+                    assert {
+                        place.broker: place.perm for place in (await admin.topic(TOPIC)).places
+                    } == {"broker-r": 4, "broker-b": 6}
+                traffic.check()
+                # Two of three are enough, and not to be touched.
+                fleet.cluster.nodes["r-1"].crash()
+                await fleet.clock.sleep_ms(5_000)
+                checks = await admin.check_restart("broker-r")
+                assert all(check.obstacles for check in checks)
+
+        fleet.run(scenario)

@@ -4,7 +4,9 @@
     raftRole      leader, follower, candidate …
     raftTerm      the term it is in
     raftLeader    whom it takes for the leader; empty while there is none
-    raftMembers   all members of the group, joined by , or ;
+    raftMembers   all members of the group, joined by commas
+    raftMayVote   false for one that lost its disk, until it has its log again
+    raftProblem   what keeps it from its work
 
 Any other key is shown as it is.
 """
@@ -40,12 +42,6 @@ class RaftFigures:
         return f"RaftFigures({self.items})"
 
     @property
-    def role(self) -> str:
-        """Leader, follower and so on; empty where it is not said."""
-        role = self.items.get("raftRole", "")
-        return f"RAFT {role.upper()}" if role else ""
-
-    @property
     def term(self) -> int | None:
         """The term that it is in."""
         text = self.items.get("raftTerm", "")
@@ -59,7 +55,12 @@ class RaftFigures:
     @property
     def member_count(self) -> int:
         """How many members the group has, whether they are there or not; 0 where it is not said."""
-        return len([name for name in re.split(r"[,;]", self.items.get("raftMembers", "")) if name])
+        return len([name for name in self.items.get("raftMembers", "").split(",") if name.strip()])
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether it counts for a majority."""
+        return self.items.get("raftMayVote") != "false"
 
     def shown(self) -> dict[str, str]:
         """All figures under words that people read: `commit index` for raftCommitIndex."""
@@ -91,6 +92,14 @@ class RaftFigures:
                 f"{broker} has {len(members)} of {total} members: one less, and it takes no writes",
                 "start the others before anything is stopped",
             )
+        for address, member in members.items():
+            if not member.may_vote:
+                yield (
+                    f"{address} of {broker} may not vote: it lost its log",
+                    "wait until it has it again; until then it counts for nothing",
+                )
+            if problem := member.items.get("raftProblem"):
+                yield f"{address} of {broker}: {problem}", "see its log"
         if not any(member.leader for member in members.values()) and any(
             "raftLeader" in member.items for member in members.values()
         ):

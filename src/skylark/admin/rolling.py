@@ -282,7 +282,7 @@ def restart_obstacles(
             yield Problem(f"{one.address} of the same group {what}", "wait until it is there", name)
     if group.is_raft:
         majority = RaftFigures.majority((one.raft for one in group.members), len(group.members))
-        there = sum(one.is_in_sync for one in others)
+        there = sum(one.is_in_sync and one.raft.may_vote for one in others)
         if there < majority:
             yield Problem(
                 f"without it {name} has {there} members, and needs {majority} to take writes",

@@ -126,14 +126,13 @@ class SurveyActions(ABC):
             permission = _number(settings.get("brokerPermission"))
             keeps = bool(settings.get("brokerConfigPath"))
         following = table.get("haIsFollowing")
-        raft = RaftFigures(table)
         role = table.get("haRole") or ("MASTER" if broker_id == MASTER_ID else "SLAVE")
         return MemberStatus(
             broker=broker,
             broker_id=broker_id,
             address=address,
             version=table.get("brokerVersionDesc", ""),
-            role=raft.role or role,
+            role=role,
             booted_at_ms=_number(table.get("bootTimestamp")),
             log_end=_number(table.get("commitLogMaxOffset")),
             is_following=None if following is None else following == "true",
@@ -142,7 +141,7 @@ class SurveyActions(ABC):
             keeps_settings=keeps,
             put_total=_number(table.get("msgPutTotalTodayNow")) or 0,
             trouble=table.get("haProblem", ""),
-            raft=raft,
+            raft=RaftFigures(table),
         )
 
     async def _wiped_at(

@@ -42,6 +42,8 @@ def status_command(
         if raft:
             typer.echo()
             render.show_table(raft, {key: key for key in raft[0]})
+            for line in cluster_view.raft_lines(status):
+                typer.echo(line)
         for note in cluster_view.notes(status):
             typer.echo(f"note: {note}")
         for problem in status.problems:

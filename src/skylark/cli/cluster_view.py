@@ -46,6 +46,10 @@ GROWTH_COLUMNS: Final = {
 CHECK_COLUMNS: Final = {
     "broker": "broker", "id": "id", "address": "address", "safe": "safe", "why": "why",
 }  # fmt: skip
+# Of what a member of a Raft group says; the rest is shown in lines.
+RAFT_COLUMNS: Final = (
+    "self id", "role", "term", "leader", "committed", "log end", "may vote", "elections",
+)  # fmt: skip
 STEP_WORDS: Final = {
     Step.WAITING: "waits until producers know the brokers before it again",
     Step.CHECKED: "may be restarted",
@@ -89,9 +93,10 @@ def member_rows(status: ClusterStatus) -> list[dict[str, object]]:
 
 
 def raft_rows(status: ClusterStatus) -> list[dict[str, object]]:
-    """A row for each member of a Raft group, with all that it says; all rows have the same keys."""
+    """A row for each member of a Raft group; all rows have the same keys."""
     members = [member for group in status.groups for member in group.members if member.raft]
-    keys = dict.fromkeys(key for member in members for key in member.raft.shown())
+    known = dict.fromkeys(key for member in members for key in member.raft.shown())
+    keys = [key for key in RAFT_COLUMNS if key in known]
     return [
         {
             "broker": member.broker,
@@ -100,6 +105,15 @@ def raft_rows(status: ClusterStatus) -> list[dict[str, object]]:
         }
         for member in members
     ]
+
+
+def raft_lines(status: ClusterStatus) -> Iterable[str]:
+    """Whatever else the members say: what one line holds for all, from the leader alone."""
+    for group in status.groups:
+        for member in group.members:
+            for key, value in member.raft.shown().items():
+                if value and key not in RAFT_COLUMNS and (member.is_master or "problem" in key):
+                    yield clean(f"{member.broker} at {member.address}: {key} {value}")
 
 
 def status_record(status: ClusterStatus) -> dict[str, object]:
