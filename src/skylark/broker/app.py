@@ -516,6 +516,7 @@ class Broker:
                 store,
                 group,
                 state,
+                clock,
                 delay=delay,
                 timers=timers,
                 transactions=transactions,

@@ -1,11 +1,15 @@
 """Archived: retention waits for the group that copies the log elsewhere.
 
-A group whose committed offsets say how far an archive has come is named by retentionWaitsForGroup.
-What it has not read yet is spared when it expires, in the topics in which it has begun to read.
+A group whose committed offsets say how far an archive has come is named by retentionWaitsForGroup;
+retention.wait_for_archive names that of `skylark pipeline archive`. What it has not read yet is
+spared when it expires, in the topics in which it has begun to read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..model.group import ARCHIVE_GROUP
 from ..store import MessageStore
 from .config import LiveConfig
 from .offsets import ConsumerOffsets
@@ -20,11 +24,15 @@ class Archived:
         self._store = store
 
     def undelivered_from(self) -> int | None:
-        """The physical offset of the first message that the group has still to read."""
-        group = self._live.current.retention_waits_for_group
-        if not group:
-            return None
-        found = []
+        """The physical offset of the first message that such a group has still to read."""
+        config = self._live.current
+        groups = {config.retention_waits_for_group} - {""}
+        if config.retention_wait_for_archive:
+            groups.add(ARCHIVE_GROUP)
+        found = [offset for group in groups for offset in self._unread_by(group)]
+        return min(found, default=None)
+
+    def _unread_by(self, group: str) -> Iterator[int]:
         for topic in self._offsets.topics_of(group):
             for queue_id, offset in self._offsets.of(topic, group).items():
                 queue = self._store.queues.get(topic, queue_id)
@@ -32,5 +40,4 @@ class Archived:
                     continue
                 entry = queue.entry(max(offset, queue.min_offset))
                 if entry is not None:
-                    found.append(entry.physical_offset)
-        return min(found, default=None)
+                    yield entry.physical_offset

@@ -347,6 +347,14 @@ class BrokerConfig(ServerSettings):
         "A consumer group, such as an archive's: what it has not read yet is not deleted when it "
         "expires, only when the disk is full.",
     )
+    retention_wait_for_archive: bool = setting(
+        False,
+        "What `skylark pipeline archive` has not copied yet is not deleted when it expires, only "
+        "when the disk is full: as retentionWaitsForGroup with the group skylark-archive.",
+        hot=True,
+        remote=True,
+        key="retention.wait_for_archive",
+    )
     staged_rows_timeout_hours: int = setting(
         168,
         "Rows of a job that its driver has not decided about are rolled back after so many hours.",

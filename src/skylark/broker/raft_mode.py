@@ -20,6 +20,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from ..clock import Clock
 from ..errors import BrokerError, StoreError
 from ..protocol.codes import ResponseCode
 from ..replication.raft_group import RaftConfig, RaftGroup, RaftQuorum
@@ -36,6 +37,8 @@ from .transactions import TransactionService
 logger = logging.getLogger(__name__)
 
 TRANSFER_TIMEOUT_MS: Final = 3_000
+PREFERENCE_LOOK_MS: Final = 5_000
+NEAR_BYTES: Final = 1 << 20
 
 
 class Scope(Protocol):
@@ -71,6 +74,7 @@ class RaftMode:
         store: MessageStore,
         group: RaftGroup,
         state: StateLog,
+        clock: Clock,
         *,
         delay: DelayService,
         timers: TimerService,
@@ -81,8 +85,10 @@ class RaftMode:
         members = read_members(config.d_leger_peers)
         self._number = find_member(members, config.d_leger_self_id, "dLegerSelfId").number
         self._self_id = config.d_leger_self_id
+        self._preferred = config.preferred_leader_id
         self._identity = identity
         self._store = store
+        self._clock = clock
         self.group = group
         self.state = state
         self._delay = delay
@@ -90,6 +96,7 @@ class RaftMode:
         self._transactions = transactions
         self._staging = staging
         self._is_leading = False
+        self._is_stopping = False
         self._has_seen_leader = False
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -144,13 +151,13 @@ class RaftMode:
         try:
             async with self.group.running():
                 following = scope.spawn(self._follow_role(scope))
-                progress = scope.spawn(self.state.run())
+                tasks = (following, scope.spawn(self.state.run()), scope.spawn(self._prefer()))
                 try:
                     yield
                 finally:
-                    following.cancel()
-                    progress.cancel()
-                    await asyncio.wait((following, progress))
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
         finally:
             # Nobody took over: the group has ended, and the store takes no more writes.
             if self._is_leading:
@@ -159,12 +166,25 @@ class RaftMode:
 
     async def transfer(self) -> None:
         """Let somebody else lead before this broker stops."""
+        self._is_stopping = True
         if not self.group.is_leader:
             return
         if await self.group.transfer(TRANSFER_TIMEOUT_MS):
             logger.info("leadership handed over to %s", self.group.leader_id)
         else:
             logger.warning("nobody took leadership over within %d ms", TRANSFER_TIMEOUT_MS)
+
+    async def _prefer(self) -> None:
+        """Let the preferred member lead once it has nearly everything."""
+        while True:
+            await self._clock.sleep_ms(PREFERENCE_LOOK_MS)
+            if not self.is_serving or self._preferred in ("", self._self_id):
+                continue
+            for member in self.group.members():
+                lag = self._store.log.appended - member.position
+                if member.id == self._preferred and member.is_voter and lag < NEAR_BYTES:
+                    logger.info("member=%s is preferred, and has caught up", member.id)
+                    await self.group.transfer(TRANSFER_TIMEOUT_MS, to=member.id)
 
     def _role_changed(self) -> None:
         """Called by the group, on the loop, at any time."""
@@ -188,7 +208,7 @@ class RaftMode:
             self._wake.clear()
             if not self._is_leading:
                 await self._end_tasks()
-                if self.group.is_serving:
+                if self.group.is_serving and not self._is_stopping:
                     self._begin_leading(scope)
             if self.is_serving and self._identity.broker_id != 0:
                 try:

@@ -519,8 +519,8 @@ class RaftGroup:
 
     # Handing over.
 
-    async def transfer(self, timeout_ms: int) -> bool:
-        """Hand leadership to the member that has most; whether somebody else leads now.
+    async def transfer(self, timeout_ms: int, *, to: str | None = None) -> bool:
+        """Hand leadership over, to the member that has most unless told; whether another leads now.
 
         True at once where this member does not lead. No put is possible from the call on, unless
         nobody takes over.
@@ -534,9 +534,10 @@ class RaftGroup:
                 while self.is_leader or self.leader_id is None:
                     changed = self._changed
                     if self.is_leader and not self.raft.is_transferring:
-                        if (to := self._successor()) is None:
+                        next_one = self._successor(to)
+                        if next_one is None:
                             return False
-                        self._do(lambda to=to: self.raft.transfer(to))  # type: ignore[misc]
+                        self._do(lambda to=next_one: self.raft.transfer(to))  # type: ignore[misc]
                         self._work()
                     await _first(changed, self._clock.sleep_ms(self.config.heartbeat_ms))
             return True
@@ -546,12 +547,13 @@ class RaftGroup:
             self._is_leaving = False
             self._note_status()
 
-    def _successor(self) -> str | None:
-        """The member that has most of the log and can be reached."""
+    def _successor(self, wanted: str | None) -> str | None:
+        """The member that is wanted, or that has most of the log; it must be reachable."""
         found = [
             (peer.match, name)
             for name, peer in self.raft.peers.items()
             if peer.is_voter and not peer.is_probing and self.links.is_linked(name)
+            if wanted in (None, name)
         ]
         return max(found)[1] if found else None
 

@@ -1,0 +1,103 @@
+"""Three whole brokers in a Raft group through failovers: nothing acknowledged is ever lost."""
+
+from __future__ import annotations
+
+import pytest
+from broker_group_world import BrokerGroupWorld
+
+SEEDS = range(4)
+ROUNDS = 6
+
+
+async def _hurt(world: BrokerGroupWorld, kind: str) -> None:
+    """Let something happen to the leader, and be over after a while."""
+    leader = world.leader() or world.rng.choice(world.nodes)
+    lasts_ms = world.rng.randrange(1_500, 4_000)
+    world.cluster.note(kind, leader.name)
+    if kind == "kill":
+        leader.crash(reset=True)
+        await world.clock.sleep_ms(lasts_ms)
+        leader.start()
+    elif kind == "power cut":
+        leader.crash()
+        await world.clock.sleep_ms(lasts_ms)
+        leader.start()
+    elif kind == "stop":
+        await leader.stop()
+        await world.clock.sleep_ms(lasts_ms)
+        leader.start()
+    elif kind == "pause":
+        leader.pause()
+        await world.clock.sleep_ms(lasts_ms)
+        leader.resume()
+    elif kind == "isolate":
+        others = [node.address for node in world.nodes if node is not leader]
+        cut = world.cluster.network.partition([leader.address], others)
+        await world.clock.sleep_ms(lasts_ms)
+        cut.heal()
+    elif kind == "all power":
+        for node in world.nodes:
+            node.crash()
+        await world.clock.sleep_ms(500)
+        for node in world.nodes:
+            node.start()
+    else:
+        assert kind == "new disk"
+        leader.crash()
+        world.lose_disk(leader)
+        await world.clock.sleep_ms(lasts_ms)
+        leader.start()
+        await world.wait_readmitted(leader)  # Two lost disks are too many for three machines.
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_and_all_members_agree_through_failovers(seed: int) -> None:
+    async def scenario(world: BrokerGroupWorld) -> None:
+        await world.wait_leader()
+        kinds = ["kill", "power cut", "stop", "pause", "isolate", "all power", "new disk"]
+        world.rng.shuffle(kinds)
+        async with world.traffic():
+            await world.clock.sleep_ms(2_000)
+            for kind in kinds[:ROUNDS]:
+                await _hurt(world, kind)
+                await world.wait_leader()
+                await world.clock.sleep_ms(world.rng.randrange(1_000, 3_000))
+            before = len(world.acked)
+            await world.clock.sleep_ms(3_000)
+            assert len(world.acked) > before, "writes go on"
+        await world.wait_level()
+        world.judge()
+        assert len(world.acked) > 200
+        assert len(world.made) > 10
+        assert world.told > 0
+        assert max(world.outages, default=0) < 10_000, world.outages
+
+    with BrokerGroupWorld(seed) as world:
+        world.run(scenario)
+
+
+def test_the_route_names_the_new_leader_at_once_and_the_old_one_as_a_follower() -> None:
+    async def scenario(world: BrokerGroupWorld) -> None:
+        first = await world.wait_leader()
+        async with world.channels("routes") as channels:
+
+            async def wait_master(address: str) -> int:
+                began_ms = world.clock.monotonic_ms()
+                while True:
+                    broker = await world.master(channels)
+                    if broker is not None and broker.address.startswith(address):
+                        return world.clock.monotonic_ms() - began_ms
+                    await world.clock.sleep_ms(10)
+
+            await wait_master(first.address)
+            await world.clock.sleep_ms(1_000)
+            raft = world.parts(first).raft
+            assert raft is not None
+            await first.call(lambda _: raft.transfer())
+            second = await world.wait_leader()
+            assert second is not first
+            assert await wait_master(second.address) < 500
+            assert world.parts(first).identity.broker_id == int(first.name[1:]) + 1
+
+    with BrokerGroupWorld(100) as world:
+        world.run(scenario)
