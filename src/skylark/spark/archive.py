@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import ConfigError, StoreUnreadable
+from ..model.group import ARCHIVE_GROUP
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
 from .cluster import Cluster
 from .offsets import DataLoss, Offsets, QueueKey, Range, from_json, to_json
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ARCHIVE_GROUP = "skylark-archive"
 COMPACT_BYTES = 128 << 20
 
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 from broker_world import BrokerWorld
 
+from skylark.broker.config import BrokerConfig
+from skylark.config.load import load, parse_set
+from skylark.model.group import ARCHIVE_GROUP
 from skylark.protocol.codes import RequestCode
 
 
-def test_what_the_group_has_not_read_is_spared(world: BrokerWorld) -> None:
+@pytest.mark.parametrize(
+    ("group", "settings"),
+    [
+        ("lake", {"retention_waits_for_group": "lake"}),
+        (ARCHIVE_GROUP, {"retention_wait_for_archive": True}),
+        ("lake", {"retention_waits_for_group": "lake", "retention_wait_for_archive": True}),
+    ],
+)
+def test_what_the_group_has_not_read_is_spared(
+    world: BrokerWorld, group: str, settings: dict[str, Any]
+) -> None:
     async def main() -> None:
-        async with world.serving(retention_waits_for_group="lake") as client:
+        async with world.serving(**settings) as client:
             undelivered = world.parts.retention._undelivered_from
             sent = [await client.send("T", b"%d" % number) for number in range(4)]
             assert all(answer.code == 0 for answer in sent)
             assert undelivered() is None, "the group has not begun"
-            await client.pull("T", group="lake")
+            await client.pull("T", group=group)
             for offset, expected in ((0, 0), (2, 2), (4, None)):
                 answer = await client.call(
                     RequestCode.UPDATE_CONSUMER_OFFSET,
-                    {"consumerGroup": "lake", "topic": "T", "queueId": 0, "commitOffset": offset},
+                    {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": offset},
                 )
                 assert answer.code == 0
                 queue = world.parts.store.queues.get("T", 0)
@@ -41,3 +58,12 @@ def test_without_the_setting_nobody_is_waited_for(world: BrokerWorld) -> None:
             assert world.parts.retention._undelivered_from() is None
 
     world.run(main)
+
+
+def test_the_setting_is_known_by_its_dotted_name(tmp_path: Path) -> None:
+    flags = [parse_set("retention.wait_for_archive=true")]
+    assert load(BrokerConfig, env={}, flags=flags).config.retention_wait_for_archive
+    file = tmp_path / "broker.conf"
+    file.write_text("retention.wait_for_archive=true\n")
+    assert load(BrokerConfig, file=file, env={}).config.retention_wait_for_archive
+    assert not load(BrokerConfig, env={}).config.retention_wait_for_archive
