@@ -237,7 +237,11 @@ def _problems_of_group(group: BrokerGroup) -> Iterable[Problem]:
                 name,
             )
     if group.wants_replicas and not any(replica.is_in_sync for replica in group.replicas):
-        behind = [r.lag_bytes for r in group.replicas if r.lag_bytes is not None]
+        behind = [
+            replica.lag_bytes
+            for replica in group.replicas
+            if replica.lag_bytes and replica.is_reachable and replica.is_following is not False
+        ]
         least = f", the nearest is {min(behind)} bytes behind" if behind else ""
         yield Problem(
             f"no replica of {name} is in sync{least}",

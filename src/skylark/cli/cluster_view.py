@@ -108,12 +108,18 @@ def raft_rows(status: ClusterStatus) -> list[dict[str, object]]:
 
 
 def raft_lines(status: ClusterStatus) -> Iterable[str]:
-    """Whatever else the members say: what one line holds for all, from the leader alone."""
+    """Whatever else the members say: problems of all of them, the rest from the leader alone."""
     for group in status.groups:
         for member in group.members:
-            for key, value in member.raft.shown().items():
-                if value and key not in RAFT_COLUMNS and (member.is_master or "problem" in key):
-                    yield clean(f"{member.broker} at {member.address}: {key} {value}")
+            where = f"{member.broker} at {member.address}: "
+            shown = {k: v for k, v in member.raft.shown().items() if v and k not in RAFT_COLUMNS}
+            alone = [key for key in shown if key == "members" or "problem" in key]
+            for key in alone:
+                if member.is_master or key != "members":
+                    yield clean(f"{where}{key} {shown[key]}")
+            if member.is_master and len(shown) > len(alone):
+                rest = (f"{key} {value}" for key, value in shown.items() if key not in alone)
+                yield clean(where + ", ".join(rest))
 
 
 def status_record(status: ClusterStatus) -> dict[str, object]:
