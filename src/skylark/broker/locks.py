@@ -143,9 +143,15 @@ class QueueLocks:
             for (group, queue), (client_id, token) in self._agreed.items()
         ]
 
-    def restore(self, items: Iterable[list[Any]]) -> None:
-        """Become what a snapshot says."""
+    @property
+    def token(self) -> int:
+        """The highest fencing token so far."""
+        return self._token
+
+    def restore(self, items: Iterable[list[Any]], token: int) -> None:
+        """Become what a snapshot says; tokens go on from there, though nobody owns anything."""
         self._agreed.clear()
+        self._token = max(self._token, token)
         self.apply(items)
 
     def begin_leading(self) -> None:

@@ -96,6 +96,7 @@ class StateLog:
         self._parts_at = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._saved_applied = -1
+        self._turn = 0  # How often this broker has ceased to lead.
         self.applied_total = 0
         self._collected_bytes = 0
         for table in (topics, groups, offsets, locks, delay):
@@ -118,6 +119,7 @@ class StateLog:
             applied, snapshot = int(value["applied"]), value["snapshotAt"]
             self._snapshot_bytes = int(value.get("snapshotBytes", 0))
             self._snapshot_at = None if snapshot is None else int(snapshot)
+            self._locks.restore(value["locks"], int(value["token"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptRecord(
                 f"{self._path} cannot be read: {error}; remove it, and all records are applied "
@@ -168,9 +170,11 @@ class StateLog:
 
     async def settled(self) -> None:
         """Wait until all that was written here so far counts; raises BrokerError if it may not."""
+        turn = self._turn
         if self._offsets.has_unwritten:
             await self._clock.sleep_ms(HURRY_MS)
-            self._write_gathered()
+            if turn == self._turn:
+                self._write_gathered()
         if self.applied < self._written:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._written, future))
@@ -185,7 +189,7 @@ class StateLog:
                 ) from None
             finally:
                 self._waiting = [item for item in self._waiting if item[1] is not future]
-        if not self.is_open:
+        if not self.is_open or turn != self._turn:
             raise not_leading()
 
     def begin_leading(self) -> None:
@@ -200,6 +204,7 @@ class StateLog:
 
     def end_leading(self) -> None:
         """Write no more; those who wait are told."""
+        self._turn += 1
         for table in (self._topics, self._groups, self._offsets):
             table.forget_written()
         self._locks.end_leading()
@@ -269,8 +274,8 @@ class StateLog:
             yield {"offsets": ConsumerOffsetTable({n: offsets[n] for n in names}).to_members()}
         locks = self._locks.agreed()
         step = max(1, room // 400)
-        for at in range(0, len(locks), step):
-            yield {"locks": locks[at : at + step]}
+        for at in range(0, max(1, len(locks)), step):
+            yield {"locks": locks[at : at + step], "token": self._locks.token}
         yield {"delay": self._delay.agreed().to_members()}
 
     def undelivered_from(self) -> int | None:
@@ -377,6 +382,7 @@ class StateLog:
         groups: dict[str, Any] = {}
         offsets: dict[str, Any] = {}
         locks: list[list[Any]] = []
+        token = 0
         topics_version, groups_version = self._topics.version, self._groups.version
         for part in parts:
             if "topics" in part:
@@ -395,12 +401,13 @@ class StateLog:
                 )
             elif "locks" in part:
                 locks += part["locks"]
+                token = int(part["token"])
             elif "delay" in part:
                 self._delay.apply(DelayOffsetTable.from_members(Members.of(part["delay"], "delay")))
         self._topics.restore(TopicConfigTable(topics, topics_version))
         self._groups.restore(SubscriptionGroupTable(groups, groups_version))
         self._offsets.restore(ConsumerOffsetTable(offsets))
-        self._locks.restore(locks)
+        self._locks.restore(locks, token)
 
     # Saving.
 
@@ -414,6 +421,8 @@ class StateLog:
                 "applied": applied,
                 "snapshotAt": self._snapshot_at,
                 "snapshotBytes": self._snapshot_bytes,
+                "locks": self._locks.agreed(),
+                "token": self._locks.token,
             }
         ).encode()
         topics, groups = self._topics.encoded(), self._groups.encoded()
