@@ -124,8 +124,8 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
         raise MissingExtra("spark", "a pipeline as YAML") from error
     if len(text.encode()) > TEXT_BYTES_MAX:
         Place(file, 1).refuse(f"a pipeline file has at most {TEXT_BYTES_MAX} bytes")
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             Place(file, 1).refuse("the file is empty; docs/pipelines.md shows what belongs in it")
@@ -137,8 +137,6 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
         Place(file, 1).refuse(f"this is not YAML: {' '.join(str(error).split())}")
     except RecursionError:
         Place(file, 1).refuse("this nests too deep")
-    finally:
-        loader.dispose()
 
 
 class _Tree:

@@ -1,0 +1,313 @@
+"""Locks, states and checkpoints of runs, without Spark."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, TransportError
+from skylark.spark.pipelines import Pipeline, Run, RunDirectory, RunState, causes
+from skylark.spark.pipelines.checkpoints import Checkpoint, notes_folder
+from skylark.spark.pipelines.locks import FRESH_MS, Lock, owner_of
+from skylark.spark.pipelines.progress import Watched, lag_of
+from skylark.spark.pipelines.state import SinkState
+
+HOLDER = """
+import pathlib, sys
+from skylark.spark.pipelines.locks import Lock
+lock = Lock.take(pathlib.Path(sys.argv[1]), "it")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory(tmp_path / "run")
+
+
+def spec_of(tmp_path, name="orders", topic="T"):
+    pipeline = Pipeline(name, checkpoint=str(tmp_path / "state"))
+    pipeline.source("orders", topic=topic).sink("out", format="noop")
+    return pipeline.spec(environment={})
+
+
+def test_a_lock_that_is_held_names_who_has_it(tmp_path):
+    path = tmp_path / "it.lock"
+    lock = Lock.take(path, "it")
+    assert owner_of(path)["pid"] == os.getpid()
+    assert owner_of(path)["host"] == socket.gethostname()
+    with pytest.raises(ConfigError, match=f"it is in use by process {os.getpid()} on "):
+        Lock.take(path, "it")
+    lock.release()
+    assert owner_of(path) is None
+    Lock.take(path, "it").release()
+
+
+def test_a_lock_of_a_process_that_was_killed_is_free(tmp_path):
+    path = tmp_path / "it.lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=f"process {holder.pid} on "):
+            Lock.take(path, "it")
+        holder.kill()
+        holder.wait()
+    assert json.loads(path.read_text())["pid"] == holder.pid, "it left its name"
+    Lock.take(path, "it").release()
+
+
+def test_a_lock_of_another_machine_counts_while_it_is_fresh(tmp_path):
+    path = tmp_path / "it.lock"
+    path.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+    with pytest.raises(ConfigError, match="process 7 on elsewhere"):
+        Lock.take(path, "it")
+    old = path.stat().st_mtime - FRESH_MS / 1_000 - 1
+    os.utime(path, (old, old))
+    Lock.take(path, "it").release()
+
+
+def test_a_lock_file_that_was_torn_is_taken(tmp_path):
+    path = tmp_path / "it.lock"
+    path.write_text('{"pid": 1')
+    Lock.take(path, "it").release()
+
+
+def test_a_checkpoint_belongs_to_one_pipeline_and_its_topics(tmp_path, directory):
+    Checkpoint.take(spec_of(tmp_path), directory).release()
+    with pytest.raises(ConfigError, match="belongs to the pipeline orders; give others a folder"):
+        Checkpoint.take(spec_of(tmp_path, "others"), directory)
+    with pytest.raises(ConfigError, match="so far with topic T, which the pipeline does not read"):
+        Checkpoint.take(spec_of(tmp_path, topic="U"), directory)
+    Checkpoint.take(spec_of(tmp_path, topic="T,U"), directory).release()
+
+
+def test_a_checkpoint_elsewhere_has_its_notes_here(tmp_path, directory):
+    spec = replace(spec_of(tmp_path), checkpoint="s3a://bucket/state")
+    assert notes_folder(spec, directory).is_relative_to(directory.root)
+
+
+def test_a_second_run_is_refused_by_name_and_by_checkpoint(tmp_path, directory):
+    spec = spec_of(tmp_path)
+    with Run(spec, directory=directory) as run:
+        with pytest.raises(ConfigError, match="pipeline orders is in use by process"):
+            Run(spec, directory=directory).__enter__()
+        elsewhere = RunDirectory(tmp_path / "another user")
+        with pytest.raises(ConfigError, match=r"checkpoint .* is in use by process"):
+            Run(spec, directory=elsewhere).__enter__()
+        assert directory.read("orders").status == "starting"
+        run.state.status = "done"
+    with Run(spec, directory=directory):
+        pass
+    assert directory.read("orders").status == "stopped"
+
+
+def test_a_run_that_fails_leaves_its_reason(tmp_path, directory):
+    with pytest.raises(ConfigError), Run(spec_of(tmp_path), directory=directory):
+        raise ConfigError("a.yaml:3: no")
+    state = directory.read("orders")
+    assert (state.status, state.error, state.has_ended) == ("failed", "a.yaml:3: no", True)
+
+
+def test_a_state_whose_process_is_gone_says_so(directory):
+    directory.root.mkdir()
+    state = RunState("p", status="running", pid=1, sinks={"out": SinkState("noop", rows=5)})
+    directory.write(state)
+    found = directory.read("p")
+    assert (found.status, found.sinks["out"].rows) == ("died", 5)
+    lock = directory.lock("p")
+    assert directory.read("p").status == "running"
+    lock.release()
+
+
+def test_states_are_for_their_owner_only(directory):
+    directory.lock("p").release()
+    directory.write(RunState("p", flags={"conf": ["spark.secret=x"]}))
+    assert directory.root.stat().st_mode & 0o77 == 0
+    assert (directory.root / "p.json").stat().st_mode & 0o77 == 0
+
+
+def test_names_that_were_never_run_and_files_that_are_none(directory):
+    directory.root.mkdir()
+    with pytest.raises(ConfigError, match=r"pipeline p has not been run here; .* none yet"):
+        directory.read("p")
+    (directory.root / "p.json").write_text("[]")
+    with pytest.raises(StoreUnreadable):
+        directory.read("p")
+    (directory.root / "q.json").write_text(json.dumps({"name": "q", "of a newer version": 1}))
+    assert directory.read("q").name == "q"
+
+
+def test_the_run_directory_is_where_the_environment_says():
+    chosen = RunDirectory.default({"SKYLARK_RUN_DIR": "/r"})
+    assert chosen.root == pathlib.Path("/r")
+    state = RunDirectory.default({"XDG_STATE_HOME": "/s"})
+    assert state.root == pathlib.Path("/s/skylark/pipelines")
+
+
+class FakeQuery:
+    """A query whose micro-batches a test brings about."""
+
+    def __init__(self):
+        self.isActive = True
+        self.error = None
+        self.is_busy = True
+        self.recentProgress = []
+        self.stops = 0
+
+    def did(self, batch, rows, *, end=0, latest=0, idle=False):
+        offsets = [json.dumps({"v": 1, "q": {"T": {"a": {"0": at}}}}) for at in (end, latest)]
+        self.recentProgress.append(
+            {
+                "batchId": batch,
+                "numInputRows": rows,
+                "processedRowsPerSecond": 10.0,
+                "durationMs": {} if idle else {"addBatch": 1, "triggerExecution": 200},
+                "sources": [{"endOffset": offsets[0], "latestOffset": offsets[1]}],
+            }
+        )
+
+    @property
+    def lastProgress(self):
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    @property
+    def status(self):
+        return {"isTriggerActive": self.is_busy}
+
+    def exception(self):
+        return self.error
+
+    def stop(self):
+        self.stops += 1
+        self.isActive = False
+
+
+def test_rows_are_counted_once_however_often_spark_reports():
+    query = FakeQuery()
+    watched = Watched("out", query, SinkState())
+    assert not watched.observe()
+    query.did(0, 5, end=5, latest=20)
+    query.did(1, 7, end=12, latest=20)
+    assert watched.observe()
+    assert not watched.observe()
+    query.did(2, 0, end=12, latest=30, idle=True)
+    watched.observe()
+    assert (watched.state.rows, watched.state.batch, watched.state.lag) == (12, 1, 18)
+    query.did(2, 18, end=30, latest=30)
+    watched.observe()
+    assert (watched.state.rows, watched.state.lag, watched.state.topics) == (30, 0, ["T"])
+
+
+def test_sources_that_are_no_topics_have_no_lag():
+    assert lag_of([{"endOffset": '{"logOffset":3}', "latestOffset": None}]) == (None, [])
+
+
+def running(tmp_path, directory, *queries, **options):
+    run = Run(spec_of(tmp_path), directory=directory, **options)
+    run.__enter__()
+    for number, query in enumerate(queries):
+        state = run.state.sinks[f"s{number}"] = SinkState()
+        run._watched.append(Watched(f"s{number}", query, state))
+    return run
+
+
+def test_a_stop_waits_for_the_micro_batch_that_is_under_way(tmp_path, directory):
+    query = FakeQuery()
+    query.did(0, 5)
+    run = running(tmp_path, directory, query)
+    seen = []
+
+    def report(state):
+        seen.append((state.status, query.isActive))
+        if len(seen) == 1:
+            directory.ask_to_stop("orders")
+        elif len(seen) == 3:
+            query.did(1, 5)
+
+    state = run.wait(report)
+    run.__exit__(None, None, None)
+    assert seen[:3] == [("starting", True), ("stopping", True), ("stopping", True)]
+    assert (state.status, state.sinks["s0"].rows) == ("stopped", 10)
+    assert not directory.is_asked_to_stop("orders")
+
+
+def test_a_stop_between_micro_batches_is_at_once(tmp_path, directory):
+    query = FakeQuery()
+    query.is_busy = False
+    run = running(tmp_path, directory, query)
+    run.request_stop()
+    assert run.wait().status == "stopped"
+    run.__exit__(None, None, None)
+
+
+def test_patience_with_a_micro_batch_ends(tmp_path, directory):
+    query = FakeQuery()
+    run = running(tmp_path, directory, query, stop_timeout_ms=0)
+    run.request_stop()
+    assert run.wait().status == "stopped"
+    assert query.stops
+    run.__exit__(None, None, None)
+
+
+def test_one_query_that_fails_ends_the_run_and_says_which(tmp_path, directory):
+    good, bad = FakeQuery(), FakeQuery()
+    bad.isActive, bad.error = False, RuntimeError("ValueError: no such city")
+    run = running(tmp_path, directory, good, bad)
+    with pytest.raises(SkylarkError, match=r"^pipeline orders: sink s1: ValueError: no such city$"):
+        run.wait()
+    run.__exit__(None, None, None)
+    assert good.stops
+    assert directory.read("orders").status == "failed"
+
+
+def test_queries_that_end_by_themselves_are_done(tmp_path, directory):
+    query = FakeQuery()
+    query.did(0, 5)
+    query.isActive = False
+    run = running(tmp_path, directory, query)
+    assert run.wait().status == "done"
+    run.__exit__(None, None, None)
+    assert directory.read("orders").sinks["s0"].rows == 5
+
+
+REPORT = """\
+[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_ERROR] Failed
+Traceback (most recent call last):
+  File "/x/skylark/spark/source.py", line 1, in read
+skylark.errors.{error}
+ SQLSTATE: 38000
+\tat org.apache.spark.Something(X.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "line"),
+    [
+        (REPORT.format(error="ConfigError: option topic: no"), ConfigError, "option topic: no"),
+        (
+            REPORT.format(error="ConnectFailed: h:1: refused"), TransportError, "h:1: refused"
+        ),
+        (
+            REPORT.replace("errors.{error}", "spark.offsets.DataLoss: T/a/0"),
+            SkylarkError, "T/a/0",
+        ),
+        ("Py4J: o1\nValueError: bad city\n", SkylarkError, "ValueError: bad city"),
+        (
+            "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat x", SkylarkError,
+            "Division by zero.",
+        ),
+        ("", SkylarkError, "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_a_page_of_spark_becomes_the_line_that_helps(text, kind, line):
+    found = causes.as_error(RuntimeError(text))
+    assert type(found) is kind
+    assert str(found) == line

@@ -1,0 +1,231 @@
+"""What a pipeline file may say, and what is said about one that says something else."""
+
+import pathlib
+
+import pytest
+
+from skylark.errors import ConfigError
+from skylark.spark.pipelines import Pipeline, load
+from skylark.spark.pipelines.document import parse_yaml
+from skylark.spark.pipelines.parsing import parse
+from skylark.spark.pipelines.spec import KEYS, SINK_KEYS, SOURCE_KEYS, STEP_KEYS
+from skylark.spark.pipelines.triggers import Trigger
+
+ROOT = pathlib.Path(__file__).parents[3]
+WHOLE = """\
+name: orders
+checkpoint: state
+trigger: 10 seconds
+sources:
+  orders:
+    topic: OrderTopic
+    maxMessagesPerTrigger: 500
+    watermark: store_time 10 minutes
+  customers:
+    format: parquet
+    path: /data/customers
+    schema: id long
+  past:
+    archive: lake
+    topic: OldTopic
+steps:
+  paid: select * from orders where tag = 'Paid';
+  joined:
+    python: enrich:join
+    inputs: [paid, customers]
+sinks:
+  out:
+    topic: PaidTopic
+    deliveryGuarantee: at_least_once
+  files:
+    from: paid
+    format: parquet
+    path: s3a://bucket/files
+    partitionBy: [tag]
+    options: {compression: zstd}
+  each:
+    python: enrich:keep
+    mode: update
+"""
+
+
+def parsed(text, folder="/pipelines", **environment):
+    return parse(
+        parse_yaml(text, "a.yaml", environment), pathlib.Path(folder), environment=environment
+    )
+
+
+def refusal(text, **environment):
+    with pytest.raises(ConfigError) as caught:
+        parsed(text, **environment)
+    return str(caught.value)
+
+
+def changed(old, new):
+    assert old in WHOLE
+    return WHOLE.replace(old, new)
+
+
+def test_a_whole_file_is_read_once_into_dataclasses():
+    spec = parsed(WHOLE, NAMESRV_ADDR="mq:9876")
+    orders, customers, past = spec.sources
+    assert spec.trigger == Trigger("10 seconds")
+    assert spec.checkpoint == "/pipelines/state"
+    assert (orders.format, orders.is_stream) == ("skylark", True)
+    assert orders.options == {
+        "namesrv": "mq:9876", "topic": "OrderTopic", "maxMessagesPerTrigger": "500"
+    }  # fmt: skip
+    assert orders.watermark == ("store_time", "10 minutes")
+    assert (customers.format, customers.is_stream, customers.path) == (
+        "parquet", False, "/data/customers"
+    )  # fmt: skip
+    assert (past.format, past.path, past.topics) == ("archive", "/pipelines/lake", ("OldTopic",))
+    paid, joined = spec.steps
+    assert paid.sql == "select * from orders where tag = 'Paid'"
+    assert (joined.function, joined.inputs) == ("enrich:join", ("paid", "customers"))
+    out, files, each = spec.sinks
+    assert (out.takes, out.format) == ("joined", "skylark")
+    assert out.options["deliveryGuarantee"] == "at_least_once"
+    assert (files.takes, files.path) == ("paid", "s3a://bucket/files")
+    assert (files.partition_by, files.options) == (("tag",), {"compression": "zstd"})
+    assert (each.function, each.mode) == ("enrich:keep", "update")
+
+
+def test_the_query_of_each_sink_has_a_group_and_a_checkpoint_of_its_own():
+    spec = parsed(WHOLE)
+    assert {spec.group_of(sink) for sink in spec.sinks} == {
+        "orders-out", "orders-files", "orders-each"
+    }  # fmt: skip
+    assert len({spec.checkpoint_of(sink) for sink in spec.sinks}) == 3
+    alone = parsed(SMALL)
+    assert alone.group_of(alone.sinks[0]) == "small"
+
+
+SMALL = """\
+name: small
+checkpoint: state
+sources: {orders: {topic: OrderTopic}}
+sinks: {out: {format: console}}
+"""
+
+
+def test_ten_lines_are_enough():
+    spec = parsed(SMALL)
+    assert spec.sinks[0].takes == "orders"
+    assert spec.trigger == Trigger("1 second")
+    assert spec.namesrv == "127.0.0.1:9876"
+    assert spec.once().trigger == Trigger(available_now=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("trigger:", "triger:", 3, "did you mean trigger?"),
+        ("name: orders", "name: a/b", 1, "letters, digits"),
+        ("checkpoint: state", "checkpoint: ''", 2, "a path is needed"),
+        ("10 seconds", "continuous 1 second", 3, "continuous processing does not work"),
+        ("trigger: 10 seconds", "trigger: {continuous: 1 second}", 3, "continuous processing"),
+        ("trigger: 10 seconds", "trigger: {processingTime: soon}", 3, "not a trigger"),
+        ("10 seconds", "10", 3, "'10' is not a trigger"),
+        ("topic: OrderTopic", "topics: OrderTopic", 5, "topic, archive or format is needed"),
+        ("maxMessagesPerTrigger: 500", "maxMessagePerTrigger: 5", 7, "mean maxMessagesPerTrigger?"),
+        ("maxMessagesPerTrigger: 500", "maxMessagesPerTrigger: many", 7, "a number from 1 to"),
+        ("topic: OrderTopic", "topic: Order Topic", 6, "contains ' '"),
+        ("store_time 10 minutes", "10 minutes", 8, "a column of time and an interval"),
+        ("schema: id long", "shema: id long", 12, "did you mean schema?"),
+        ("topic: OldTopic", "startingOffsets: latest", 13, "topic"),
+        ("topic: OldTopic", "topic: A,B", 13, "one topic at a time"),
+        ("paid: select", "orders: select", 17, "line 5 has the same name"),
+        ("  paid: select", "  pa-id: select", 17, "SQL uses it as a table"),
+        ("enrich:join", "enrich.join", 19, "module:function is needed"),
+        ("[paid, customers]", "[paid, nobody]", 20, "no source or step 'nobody'"),
+        ("inputs: [paid, customers]", "sql: select 1", 18, "either sql or python"),
+        ("topic: PaidTopic", "topic: A,B", 23, "a write goes to one topic"),
+        ("at_least_once", "perhaps", 24, "one of exactly_once, at_least_once is allowed"),
+        ("topic: PaidTopic", "topic: PaidTopic\n    mode: complete", 24, "only be appended to"),
+        ("topic: PaidTopic", "topic: PaidTopic\n    format: json", 24, "exclude each other"),
+        ("from: paid", "from: unpaid", 26, "no source or step 'unpaid'"),
+        ("mode: update", "mode: sometimes", 33, "append, update, complete"),
+        ("python: enrich:keep", "pyton: enrich:keep", 31, "topic, format or python is needed"),
+        ("options: {compression: zstd}", "options: zstd", 30, "names with values are needed"),
+        ("checkpoint: state", "group: a b", 1, "checkpoint is missing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_with_its_line_and_what_would_do(old, new, line, words):
+    said = refusal(changed(old, new))
+    assert said.startswith(f"a.yaml:{line}: "), said
+    assert words in said
+    assert "\n" not in said
+
+
+def test_two_sources_of_one_topic_cannot_commit_under_one_group():
+    twice = SMALL.replace("{topic: OrderTopic}", "{topic: T}, more: {topic: T}")
+    assert "orders reads the topic T under the same group" in refusal(twice)
+    other = twice.replace("more: {topic: T}", "more: {topic: T, group: other}")
+    assert len(parsed(other).sources) == 2
+
+
+def test_a_program_says_the_same_as_a_file(tmp_path):
+    pipeline = Pipeline("small", checkpoint="state", folder="/pipelines")
+    pipeline.source("orders", topic="OrderTopic")
+    pipeline.sink("out", format="console")
+    told = pipeline.spec(environment={})
+    read = parsed(SMALL)
+    assert (told.sources[0].options, told.checkpoint) == (read.sources[0].options, read.checkpoint)
+    assert told.sinks[0].takes == "orders"
+
+
+def test_a_function_is_a_step_of_its_name():
+    pipeline = Pipeline("p", checkpoint="c").source("orders", topic="T").sink("out", format="noop")
+
+    @pipeline.step
+    def paid(orders):
+        return orders
+
+    (step,) = pipeline.spec(environment={}).steps
+    assert (step.name, step.function) == ("paid", paid)
+
+
+def test_a_mistake_in_a_program_is_said_with_its_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from skylark.spark.pipelines import Pipeline\n"
+        "p = Pipeline('p', checkpoint='c')\n"
+        "p.source('orders', topic='T',\n"
+        "         startingOffset='earliest')\n"
+        "p.sink('out', format='console')\n"
+    )
+    with pytest.raises(ConfigError, match=r"^mine\.py:3: .*did you mean startingOffsets\?"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.py", "x = 1", "makes no Pipeline; exactly one is needed"),
+        ("b.py", "def", r"b\.py:1: this is not Python"),
+        ("c.txt", "", r"ends with \.yaml, \.yml or \.py"),
+        ("d.yaml", "\xff", "not UTF-8"),
+    ],
+)
+def test_files_that_are_no_pipelines(tmp_path, name, text, words):
+    pytest.importorskip("pyspark")
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path / name)
+    if not name.endswith(".txt"):
+        with pytest.raises(ConfigError, match="there is no such file"):
+            load(tmp_path / f"no-{name}")
+
+
+def test_a_file_without_a_name_is_called_as_the_file(tmp_path):
+    (tmp_path / "nightly.yaml").write_text(SMALL.replace("name: small\n", ""))
+    spec = load(tmp_path / "nightly.yaml", {})
+    assert (spec.name, spec.checkpoint) == ("nightly", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("keys", [KEYS, SOURCE_KEYS, STEP_KEYS, SINK_KEYS])
+def test_the_manual_lists_every_key(keys):
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+    for name, meaning in keys.items():
+        assert f"| `{name}` | {meaning} |" in page
