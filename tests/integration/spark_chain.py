@@ -34,6 +34,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from spark_faults import IN_DRIVER, IN_QUERIES, IN_TASKS
 from spark_servers import Servers
 
+from skylark.errors import ConfigError
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster
 from skylark.spark.options import Access, read_options, write_options
@@ -161,7 +162,8 @@ class Chain:
         """Run with these kills and about so many rows; counts and findings."""
         started = time.monotonic()
         with self.servers:
-            self._send(self._rows_max)
+            while not self._sent:
+                self._send(self._rows_max)
             # Standing by saves the seconds that a JVM takes to start.
             self._standby = self._new_driver()
             try:
@@ -170,7 +172,8 @@ class Chain:
                     self._send((number + 1) * rows // len(kills) - self._sent)
                     is_last = not any(one.victim == "driver" for one in kills[number + 1 :])
                     self._carry_out(kill, needs_another=not is_last)
-                self._send(rows - self._sent)
+                while self._sent < rows:
+                    self._send(rows - self._sent)
                 findings = self._drain()
                 assert self._driver is not None
                 if self._driver.stop() != 0:
@@ -277,21 +280,21 @@ class Chain:
     def _send(self, count: int) -> None:
         if count <= 0:
             return
-        cluster = Cluster(Access(self.servers.address))
+        options = write_options(
+            {"namesrv": self.servers.address, "topic": SOURCE, "batchBytes": "4k"}, is_stream=False
+        )
+        bodies = [b"row %d" % number for number in range(self._sent, self._sent + count)]
+        cluster = Cluster(options.access)
         try:
-            options = write_options(
-                {"namesrv": self.servers.address, "topic": SOURCE, "batchBytes": "4k"},
-                is_stream=False,
-            )
+            queues = len(cluster.writable_queues(SOURCE))
+            rows = {"body": bodies, "queue_id": [self._rng.randrange(queues) for _ in bodies]}
             sender = Sender(options, cluster)
-            bodies = [b"row %d" % number for number in range(self._sent, self._sent + count)]
-            queues = [self._rng.randrange(4) for _ in bodies]
-            known = len(cluster.writable_queues(SOURCE))
-            sender.send(
-                pa.record_batch({"body": bodies, "queue_id": [number % known for number in queues]})
-            )
+            sender.send(pa.record_batch(rows))
             sender.flush()
             self._sent += count
+        except ConfigError:
+            # No broker is there. What was sent may be sent again: the log is what counts.
+            self.servers.wait_serving()
         finally:
             cluster.close()
 

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from broker_ports import free_port
 
@@ -75,7 +77,12 @@ class Servers:
     """A name server and brokers, kept running."""
 
     def __init__(
-        self, home: Path, brokers: int = 2, *, replicas: bool = False, **settings: str
+        self,
+        home: Path,
+        brokers: int = 2,
+        *,
+        replicas: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.home = home
         port = free_port()
@@ -93,7 +100,7 @@ class Servers:
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
-    def _broker(self, name: str, settings: dict[str, str]) -> Server:
+    def _broker(self, name: str, settings: Mapping[str, str]) -> Server:
         settings = {"brokerName": name, **settings}
         values = {
             **SETTINGS,
@@ -104,7 +111,7 @@ class Servers:
         words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         return Server(name, self.home / name, "broker", "-n", self.address, *words)
 
-    def _replica(self, master: str, settings: dict[str, str]) -> Server:
+    def _replica(self, master: str, settings: Mapping[str, str]) -> Server:
         own = {"brokerName": master, "brokerId": "1", "brokerRole": "SLAVE"}
         return self._broker(f"{master}-replica", {**settings, **own})
 

@@ -146,7 +146,7 @@ def test_a_reader_goes_on_while_brokers_restart(servers: Servers) -> None:
 
 
 def test_a_reader_goes_on_at_the_replica_of_a_master_that_is_gone(tmp_path: Path) -> None:
-    with Servers(tmp_path, 1, replicas=True, **REPLICAS) as servers:
+    with Servers(tmp_path, 1, replicas=True, settings=REPLICAS) as servers:
         fill(servers, "Failover", 200)
         reader = stream(servers, "Failover", group="failover", minPartitions="3", pullCount="20")
         start = reader.initialOffset()

@@ -1,0 +1,271 @@
+"""The archive in Spark itself: once, compacted, and with the live log one table while both move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_chain import read_archive, read_topic
+from spark_servers import Servers
+from spark_world import SPARKS_WARNINGS, Cluster
+
+import skylark
+from skylark.errors import ConfigError
+from skylark.model.message import Message
+from skylark.spark import archive as archives
+from skylark.spark.catalogue import Catalogue
+from skylark.spark.cluster import Cluster as Asking
+from skylark.spark.mirror import mirror
+from skylark.spark.options import Access
+
+pytestmark = SPARKS_WARNINGS
+MOMENTS = 50
+AT_ONCE = 10  # Messages.
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> None:
+    cluster.send([Message(topic, b"%d" % number) for number in range(count)])
+
+
+def read(spark: Any, cluster: Cluster, topic: str) -> list[int]:
+    """All rows of a topic, as anybody sees them."""
+    frame = spark.read.format("skylark").option("namesrv", cluster.address)
+    rows = frame.option("topic", topic).schema("body binary").load().collect()
+    return sorted(int(bytes(row.body)) for row in rows)
+
+
+def archived(spark: Any, cluster: Cluster | Servers, root: Path, topic: str, rows_max: int) -> None:
+    query = archives.archive(
+        spark, root, [topic], namesrv=cluster.address, once=True, messages_max=rows_max
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+def test_a_job_that_is_run_again_under_its_name_writes_nothing(
+    spark: Any, cluster: Cluster
+) -> None:
+    frame = spark.range(100).selectExpr("cast(id as string) as body")
+
+    def write() -> None:
+        (
+            frame.write.format("skylark")
+            .option("namesrv", cluster.address)
+            .option("topic", "JobTo")
+            .option("deliveryGuarantee", "exactly_once")
+            .option("sinkId", "nightly-2026-11-15")
+            .mode("append")
+            .save()
+        )
+
+    write()
+    write()
+    assert Counter(read(spark, cluster, "JobTo")) == Counter(range(100))
+
+
+def test_an_archive_of_an_old_checkpoint_has_every_message_once(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    root, old = tmp_path / "lake", tmp_path / "checkpoint of yesterday"
+    fill(cluster, "Twice", 60)
+    archived(spark, cluster, root, "Twice", 30)
+    shutil.copytree(root / "checkpoint", old)
+    fill(cluster, "Twice", 50)
+    archived(spark, cluster, root, "Twice", 30)
+    # The same numbers of batches now mean other offsets: 50 messages, then 20 more, in one batch.
+    shutil.rmtree(root / "checkpoint")
+    with pytest.raises(ConfigError, match="its folder `checkpoint` is gone"):
+        archived(spark, cluster, root, "Twice", 30)
+    shutil.copytree(old, root / "checkpoint")
+    fill(cluster, "Twice", 20)
+    archived(spark, cluster, root, "Twice", 1_000)
+    wanted = read_topic(cluster.address, "Twice")
+    assert len(wanted) == 130
+    assert Counter(read_archive(root)) == Counter(wanted)
+    # As after a driver that died when the entry was there, and Spark had not noted the batch.
+    commits = sorted((root / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    archived(spark, cluster, root, "Twice", 30)
+    assert Counter(read_archive(root)) == Counter(wanted)
+
+
+def test_an_archive_is_compacted_and_asked_with_sql(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    fill(cluster, "Asked", 90)
+    archived(spark, cluster, tmp_path, "Asked", 25)
+    fill(cluster, "Asked", 30)
+    before = Catalogue(tmp_path).entries()
+    assert len(before) > 3
+    assert archives.compact(spark, tmp_path) == len(before)
+    assert len(Catalogue(tmp_path).entries()) == 1
+    (row,) = archives.status(tmp_path)
+    assert (row["topic"], row["rows"]) == ("Asked", 90)
+    counted: Any = archives.sql(
+        spark,
+        "select count(*) as n, count(distinct queue_id, queue_offset) as places from Asked",
+        ["Asked"],
+        namesrv=cluster.address,
+        root=tmp_path,
+    ).first()
+    assert (counted.n, counted.places) == (120, 120)
+    (row,) = json.loads(
+        cluster.cli(
+            "pipeline", "sql", "select max(cast(cast(body as string) as int)) as top from Asked",
+            "-t", "Asked", "--archive", str(tmp_path), "--json",
+        )
+    )  # fmt: skip
+    assert row == {"top": 89}
+
+
+# Archive and live log while both move.
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A broker with small files, which deletes at once what is archived, and nothing else."""
+    settings = {
+        "mappedFileSizeCommitLog": "16384",
+        "mappedFileSizeConsumeQueue": "1000",
+        "fileReservedTime": "0",
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+        "cleanResourceInterval": "1000",
+        "deleteCommitLogFilesInterval": "10",
+        "destroyMapedFileIntervalForcibly": "1000",
+        "retention.wait_for_archive": "true",
+        "defaultTopicQueueNums": "4",
+    }
+    with Servers(tmp_path_factory.mktemp("moving"), 1, settings=settings) as servers:
+        yield servers
+
+
+class Producer:
+    """Sends a few rows now and then, until it is told to stop."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._address = address
+        self._topic = topic
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def send(self, count: int) -> None:
+        """Send so many."""
+        asyncio.run(self._send(count, until=lambda: True))
+
+    def _run(self) -> None:
+        asyncio.run(self._send(AT_ONCE, until=lambda: self._over.wait(0.1)))
+
+    async def _send(self, count: int, until: Callable[[], bool]) -> None:
+        async with skylark.connect(self._address) as mq, mq.producer("moving") as producer:
+            while True:
+                for _ in range(count):
+                    await producer.send(Message(self._topic, b"x" * 100))
+                    self.sent += 1
+                if until():
+                    return
+
+
+def test_archive_and_live_log_are_one_table_at_fifty_moments(
+    spark: Any, moving: Servers, tmp_path: Path
+) -> None:
+    rng = random.Random(5)
+    asking = Asking(Access(moving.address))
+    seams: set[tuple[int, ...]] = set()
+    producer = Producer(moving.address, "Seam")
+    # Retention waits for a group that has begun.
+    producer.send(40)
+    archived(spark, moving, tmp_path, "Seam", 1_000)
+    with producer:
+        query = archives.archive(
+            spark, tmp_path, ["Seam"], namesrv=moving.address, trigger="1 second", messages_max=300
+        )
+        try:
+            deadline = time.monotonic() + 240
+            moments = 0
+            while moments < MOMENTS:
+                time.sleep(rng.uniform(0, 0.05))
+                if moments % 20 == 19:
+                    archives.compact(spark, tmp_path)
+                before = producer.sent
+                rows = look(spark, moving, tmp_path)
+                if rows is None:
+                    assert time.monotonic() < deadline
+                    continue  # Retention passed between plan and read, and Spark said so.
+                moments += 1
+                by_queue: dict[int, list[int]] = {}
+                for queue_id, offset in rows:
+                    by_queue.setdefault(queue_id, []).append(offset)
+                for queue_id, offsets in by_queue.items():
+                    assert sorted(offsets) == list(range(len(offsets))), f"queue {queue_id}"
+                assert before <= len(rows) <= producer.sent + AT_ONCE
+                ends = Catalogue(tmp_path).ends()
+                seams.add(tuple(ends[queue] for queue in sorted(ends)))
+        finally:
+            query.stop()
+    first = [asking.min_offset(queue) for queue in asking.queues(["Seam"])]
+    asking.close()
+    assert len(seams) >= 5, "the archive moved"
+    assert max(first) > 0, "retention followed the archive"
+
+
+def look(spark: Any, moving: Servers, root: Path) -> list[tuple[int, int]] | None:
+    """Where all messages of the table are; None where retention was faster than Spark."""
+    frame = archives.table(spark, root, "Seam", namesrv=moving.address)
+    try:
+        return [tuple(row) for row in frame.select("queue_id", "queue_offset").collect()]
+    except Exception as error:
+        if "removed by retention" not in str(error):
+            raise
+        return None
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Servers]:
+    with Servers(tmp_path / "other", 1, settings={"defaultTopicQueueNums": "4"}) as servers:
+        yield servers
+
+
+def test_a_topic_is_mirrored_queue_by_queue(
+    spark: Any, cluster: Cluster, other: Servers, tmp_path: Path
+) -> None:
+    fill(cluster, "Mirrored", 80)
+    query = mirror(
+        spark, "Mirrored", namesrv=cluster.address, to=other.address, once=True,
+        checkpoint=str(tmp_path / "checkpoint"), group="mirroring",
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+    def order(address: str) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {}
+        for row in sorted(read_topic(address, "Mirrored")):
+            found.setdefault(row.queue_id, []).append(row.body)
+        return found
+
+    assert order(other.address) == order(cluster.address)
