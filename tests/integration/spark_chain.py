@@ -37,6 +37,7 @@ from spark_servers import Servers
 from skylark.errors import ConfigError
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster
+from skylark.spark.offsets import Offsets
 from skylark.spark.options import Access, read_options, write_options
 from skylark.spark.sink import Sender
 from skylark.spark.source import SkylarkReader
@@ -306,12 +307,9 @@ class Chain:
         try:
 
             def caught_up() -> bool:
-                source, sink = (
-                    {queue: cluster.max_offset(queue) for queue in cluster.queues([topic])}
-                    for topic in (SOURCE, SINK)
-                )
+                source, sink = (ends(cluster, topic) for topic in (SOURCE, SINK))
                 wanted = {queue: end for queue, end in source.items() if end > 0}
-                if sum(sink.values()) < sum(source.values()):
+                if not source or sum(sink.values()) < sum(source.values()):
                     return False
                 return all(lake.ends().get(queue) == end for queue, end in wanted.items())
 
@@ -339,6 +337,14 @@ def _differences(where: str, wanted: Counter[Any], found: Counter[Any]) -> list[
         for word, rows in (("missing", missing), ("doubled", doubled))
         if rows
     ]
+
+
+def ends(cluster: Cluster, topic: str) -> Offsets:
+    """Where the queues of a topic end; nothing while there is no such topic."""
+    try:
+        return {queue: cluster.max_offset(queue) for queue in cluster.queues([topic])}
+    except ConfigError:
+        return {}
 
 
 def read_topic(namesrv: str, topic: str) -> list[Place]:

@@ -9,7 +9,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,9 @@ SETTINGS = {
 }
 
 
-def start_spark(warehouse: Path) -> Any:
+def start_spark(
+    warehouse: Path, master: str = "local[2,3]", settings: Mapping[str, str] | None = None
+) -> Any:
     """A session as a user makes it: nobody registers our format."""
     os.environ.update(java_environment(os.environ))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -51,9 +53,9 @@ def start_spark(warehouse: Path) -> Any:
         os.environ["PYTHONPATH"] = f"{here}{os.pathsep}{more}" if more else here
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("tests").master("local[2,3]")
+    builder = SparkSession.builder.appName("tests").master(master)
     builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
