@@ -59,6 +59,7 @@ class GroupWorld:
             for number in range(size)
         }
         self.peers = {name: (node.address, PORT) for name, node in self.nodes.items()}
+        self.app = self.cluster.network.host("10.0.9.9", "app")
         self.agreed = bytearray()
         self._checked: dict[str, int] = {}
         self.acked: dict[bytes, int] = {}  # Body → where its record ends.
@@ -171,7 +172,9 @@ class GroupWorld:
             len(groups) == len(self.nodes)
             and len({g.log.last for g in groups} | {g.committed for g in groups}) == 1
             and all(g.raft.may_vote for g in groups)
-            and all(self.stores[n].dispatcher.position == g.committed for n, g in self.groups.items())
+            and all(
+                self.stores[n].dispatcher.position == g.committed for n, g in self.groups.items()
+            )
         )
 
     async def wait_level(self, within_ms: int = 30_000) -> None:

@@ -76,3 +76,224 @@ def test_nothing_agreed_is_lost_and_the_group_comes_back(part: int) -> None:
             error.add_note(f"seed {seed}")
             raise
     assert acked > 50 * (SEEDS // 4)
+
+
+# By hand.
+
+
+def calm(scenario: Any, seed: int = 1, size: int = 3, **options: Any) -> GroupWorld:
+    with GroupWorld(seed, size, **options) as world:
+        world.run(scenario)
+    return world
+
+
+async def some_time(world: GroupWorld, duration_ms: int) -> None:
+    end_ms = world.cluster.clock.monotonic_ms() + duration_ms
+    while world.cluster.clock.monotonic_ms() < end_ms:
+        await world.cluster.clock.sleep_ms(50)
+        world.look()
+
+
+def test_a_killed_leader_is_replaced_and_comes_back() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        clock = world.cluster.clock
+        for _ in range(4):
+            leader = world.nodes[await world.wait_serving()]
+            await some_time(world, 1_000)
+            leader.crash(reset=True)
+            died_ms = clock.monotonic_ms()
+            assert await world.wait_serving() != leader.name
+            assert clock.monotonic_ms() - died_ms < 4_000
+            leader.start()
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    assert len(calm(scenario).acked) > 100
+
+
+def test_all_lose_power_at_once_under_load() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        for _ in range(3):
+            await world.wait_serving()
+            await some_time(world, 1_500)
+            for node in world.nodes.values():
+                node.crash()
+            for node in world.nodes.values():
+                node.start()
+        await world.wait_serving()
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    assert len(calm(scenario, disk_latency_ms=20).acked) > 100
+
+
+def test_who_waits_at_a_leader_that_is_cut_off_is_told_that_it_failed() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 500)
+        before = world.refused
+        world.cluster.network.isolate([leader])
+        await some_time(world, 4_000)
+        group = world.groups[leader]
+        assert not group.is_serving
+        assert not group.is_leader
+        assert world.refused > before, "nobody was told"
+        assert not group.quorum.is_replicated(0), "it speaks for the group no longer"
+        assert await group.quorum.replicated(0) is False
+        world.cluster.network.heal()
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
+def test_what_was_never_agreed_is_cut_and_kept_aside() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        world.cluster.network.isolate([leader])
+        await some_time(world, 3_000)
+        world.cluster.network.heal()
+        await world.wait_level()
+        world.check_nothing_lost()
+        files = world.nodes[leader].files
+        assert files is not None
+        names = [name for name in files.list_names("/store/diverged") if "." not in name]
+        assert names
+        start, size = map(int, names[0].split("-"))
+        assert len(files.read(f"/store/diverged/{names[0]}")) == size
+        assert start > 0
+
+    calm(scenario)
+
+
+def test_leadership_is_handed_over_in_order() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 500)
+        began_ms = world.cluster.clock.monotonic_ms()
+        assert await world.nodes[leader].call(lambda _: world.groups[leader].transfer(3_000))
+        assert world.cluster.clock.monotonic_ms() - began_ms < 500, "it waited for a time-out"
+        assert world.groups[leader].leader_id not in (None, leader)
+        assert await world.wait_serving() != leader
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
+def test_an_empty_disk_is_filled_and_its_member_votes_again() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 2_000)
+        name = next(name for name in world.nodes if name != leader)
+        node = world.nodes[name]
+        node.crash()
+        world.lose_disk(node)
+        node.start()
+        await some_time(world, 300)
+        assert not world.groups[name].raft.may_vote or world.groups[name].log.last > 0
+        await world.wait_level()
+        world.check_nothing_lost()
+        views = {view.id: view for view in world.groups[leader].members()}
+        assert views[name].is_voter
+        assert views[name].position == world.groups[leader].committed
+
+    calm(scenario)
+
+
+def test_two_empty_disks_of_three_elect_nobody() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 1_000)
+        for name, node in world.nodes.items():
+            node.crash()
+            if name != leader:
+                world.lose_disk(node)
+            node.start()
+        await some_time(world, 30_000)
+        assert world.server is None
+        assert world.groups[leader].log.last >= len(world.agreed) > 0
+
+    calm(scenario)
+
+
+def test_a_store_without_a_group_becomes_one_with_empty_others() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.wait_serving()
+        await some_time(world, 1_000)
+        await world.wait_level()
+        for node in world.nodes.values():
+            await node.stop()
+        plain = world.nodes["n1"]
+        for name, node in world.nodes.items():
+            if node is not plain:
+                world.lose_disk(node)
+            elif node.files is not None:
+                node.files.remove("/store/config/raftMember.json")
+                node.files.remove("/store/config/raftTerms.json")
+            assert name
+        for node in world.nodes.values():
+            node.start()
+        assert await world.wait_serving() == "n1"
+        await some_time(world, 1_000)
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
+def test_a_member_with_a_failing_disk_is_replaced_and_does_not_lead_again() -> None:
+    """R3."""
+
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        files = world.nodes[leader].files
+        assert files is not None
+        files.fail("sync", "*/commitlog/*")
+        assert await other_server(world, leader)
+        await some_time(world, 20_000)
+        assert world.server != leader
+        assert world.groups[leader].problem
+        assert not world.groups[leader].is_leader
+        world.look()
+
+    calm(scenario)
+
+
+async def other_server(world: GroupWorld, name: str) -> bool:
+    for _ in range(600):
+        if world.server not in (None, name):
+            return True
+        await world.cluster.clock.sleep_ms(50)
+    return False
+
+
+def test_an_empty_member_begins_where_retention_has_left_the_log() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 2_500)
+        await world.wait_level()
+        log = world.stores[leader].log
+        assert len(log.mapped.files) > 3
+        log.detach_first().remove()
+        log.detach_first().remove()
+        name = next(name for name in world.nodes if name != leader)
+        node = world.nodes[name]
+        node.crash()
+        world.lose_disk(node)
+        node.start()
+        await some_time(world, 500)
+        await world.wait_level()
+        assert world.stores[name].log.start == log.start > 0
+        world.look()
+        node.crash()
+        node.start()
+        await some_time(world, 500)
+        await world.wait_level()
+        world.look()
+
+    calm(scenario)
+
+
+def test_with_a_cluster_key_it_works_as_well() -> None:
+    assert len(run(2, key=b"secret").acked) > 50

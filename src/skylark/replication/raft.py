@@ -209,7 +209,8 @@ class Raft:
         if self.is_leader:
             self._tick_as_leader()
         elif not self.may_vote:
-            if self._elapsed >= self._heartbeat_ticks and len(self._told) < len(self.others):
+            # Not by what has elapsed since the leader spoke: it may speak all the time.
+            if self._ticks % self._heartbeat_ticks == 0 and len(self._told) < len(self.others):
                 self._greet()
         elif self._elapsed >= self._timeout and self._has_floor:
             self._pre_campaign()
@@ -652,3 +653,4 @@ class Raft:
         if has_all and self.log.term_at(min(self.committed, self._stable)) == self.term:
             # It may have voted in this term, in its earlier life: not again.
             self.may_vote, self.vote = True, self.leader
+            self._answer_append()

@@ -454,7 +454,7 @@ class _OwnLink(_Link):
     def tick(self, now_ms: int) -> None:
         """Ask for a sign of life; without any, connect anew."""
         if now_ms - self._heard_ms > self._links.settings.silence_ms:
-            logger.warning("member=%s has been silent for too long, connecting anew", self._member)
+            logger.info("member=%s has been silent for too long, connecting anew", self._member)
             self.close()
         elif self.is_ready and self._transport is not None:
             self._transport.write(PING)
