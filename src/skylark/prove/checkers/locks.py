@@ -124,6 +124,8 @@ def _search(story: Story, anomalies: Anomalies, events: list[tuple[int, Event]])
         if what == _OPENS:
             if operation.number not in settled:
                 pending[operation.number] = operation
+                _drop_alike(pending, operation)
+                configurations = _prune(_with_pending(configurations, pending), pending)
         elif what == _GOES:
             settled.add(operation.number)
             pending.pop(operation.number, None)
@@ -138,6 +140,25 @@ def _search(story: Story, anomalies: Anomalies, events: list[tuple[int, Event]])
                 return  # Whatever comes after starts from a state that nobody knows.
             if len(configurations) > _CONFIGURATIONS_MAX:
                 return
+
+
+def _drop_alike(pending: dict[int, Operation], newest: Operation) -> None:
+    """Of one client's doubtful calls of a kind, two stand for all: a later one does the same."""
+    if newest.is_optional:
+        alike = [
+            one.number
+            for one in pending.values()
+            if one.is_optional and (one.verb, one.p) == (newest.verb, newest.p)
+        ]
+        for number in alike[:-2]:
+            del pending[number]
+
+
+def _with_pending(
+    configurations: set[Configuration], pending: dict[int, Operation]
+) -> set[Configuration]:
+    known = frozenset(pending)
+    return {(owner, done & known) for owner, done in configurations}
 
 
 def _without(configurations: set[Configuration], number: int) -> set[Configuration]:
