@@ -17,6 +17,8 @@
     replicas    4 minutes of a master and its replicas under faults             I09 I10
     raft        100 minutes of a Raft group under faults                        I11 I13
     transactions  10 runs of transactions under crashes, 60 crashes           I18
+    spark       50 kills of drivers, workers and brokers under chains of Spark  I31
+                jobs, 10,000 rows; ten units are enough, some minutes each
     planted     every planted bug, whatever the scale                           4.5
 
 The result goes to campaign-results/, one JSON file for each run: seeds, counts, durations, findings
@@ -58,6 +60,7 @@ from skylark.errors import SkylarkError  # noqa: E402
 RESULTS = HERE.parents[1] / "campaign-results"
 KILLED_WRITER = HERE.parent / "crash" / "killed_writer.py"
 KILLED_BROKER = HERE.parent / "integration" / "killed_broker.py"
+SPARK_CHAIN = HERE.parent / "integration" / "spark_chain.py"
 SELF = "tests/campaign/run.py"
 
 Unit = Callable[[int], dict[str, Any]]
@@ -218,6 +221,12 @@ def transaction_run(seed: int) -> transaction_crashes.Story:
     ).run()
 
 
+def spark(seed: int) -> dict[str, Any]:
+    outcome = _killed(SPARK_CHAIN, seed, "--kills", "50", "--rows", "10000")
+    outcome.pop("seconds", None)
+    return outcome
+
+
 MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group}
 
 
@@ -233,8 +242,10 @@ PARTS: dict[str, Unit] = {
     "replicas": replicas,
     "raft": raft,
     "transactions": transactions,
+    "spark": spark,
     "planted": planted,
 }
+UNITS_MAX = {"planted": 1, "spark": 10}
 
 
 # Replay.
@@ -344,7 +355,7 @@ def main() -> int:
     parts: dict[str, Any] = {}
     for name in arguments.parts:
         deadline = max(deadline, time.monotonic()) + share_s
-        units = 1 if name == "planted" else arguments.scale
+        units = min(arguments.scale, UNITS_MAX.get(name, arguments.scale))
         parts[name] = run_part(name, units, arguments.seed, deadline)
         shown = {k: v for k, v in parts[name].items() if k != "findings" and " " not in k}
         print(f"{name}: {json.dumps(shown)}", flush=True)
@@ -360,7 +371,8 @@ def main() -> int:
     }
     arguments.results.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(started))
-    path = arguments.results / f"store-{stamp}-seed{arguments.seed}.json"
+    subject = "spark" if arguments.parts == ["spark"] else "store"
+    path = arguments.results / f"{subject}-{stamp}-seed{arguments.seed}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(f"{len(findings)} findings; {path}")
     return 1 if findings else 0
