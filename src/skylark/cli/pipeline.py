@@ -47,7 +47,8 @@ def _session(master: str | None, conf: list[str] | None) -> SparkSession:
         if not equals or not name:
             raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
         settings[name] = value
-    spark = session("skylark pipeline", master=master, settings=settings)
+    with pipeline_runs.quietly("pipeline"):
+        spark = session("skylark pipeline", master=master, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -173,13 +173,11 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session for one command; unless verbose, what the JVM says goes to a file."""
     from ..spark import session
-    from ..spark.pipelines import RunDirectory
     from ..spark.pipelines.causes import as_error
 
-    directory = RunDirectory.default()
     settings = {**({} if spec is None else spec.settings), **settings}
     try:
-        with contextlib.nullcontext() if verbose else _stderr_to(directory.root / f"{name}.log"):
+        with contextlib.nullcontext() if verbose else quietly(name):
             spark = session(
                 f"skylark {name}",
                 master=flags.master or os.environ.get("SPARK_MASTER") or _LOCAL,
@@ -197,8 +195,11 @@ def spark_session(
 
 
 @contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes its standard error to a file, for as long as it lives."""
+def quietly(name: str) -> Iterator[None]:
+    """What is started meanwhile, the JVM, complains to a file for as long as it lives."""
+    from ..spark.pipelines import RunDirectory
+
+    path = RunDirectory.default().root / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     sys.stderr.flush()
     kept = os.dup(2)

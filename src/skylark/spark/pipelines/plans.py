@@ -113,10 +113,13 @@ class Plan:
             return self._said(step.place, lambda: self.spark.sql(query))
         assert step.function is not None
         function = functions.find(step.function, self.spec.folder, step.place)
-        found: DataFrame = self._said(
-            step.place,
-            lambda: functions.call(function, step.inputs, frames, self.spark, step.place),
-        )
+        try:
+            found: DataFrame = functions.call(function, step.inputs, frames, self.spark, step.place)
+        except ConfigError:
+            raise
+        except Exception as error:  # Whatever the user's function does.
+            said = causes.explained(error, self._names())
+            step.place.refuse(f"the function failed: {type(error).__name__}: {said}")
         if not hasattr(found, "writeStream"):
             step.place.refuse(f"the function must return a DataFrame, not {type(found).__name__}")
         return found
