@@ -27,6 +27,7 @@ ROLES = {
 VERBS = {
     "produce": ("skylark.cli.produce", "Send messages to a topic."),
     "consume": ("skylark.cli.consume", "Show the messages of a topic."),
+    "prove": ("skylark.cli.prove", "Break a cluster on purpose, and see what its promises hold."),
 }
 # Noun to module; each module has a typer app of its verbs.
 NOUNS = {

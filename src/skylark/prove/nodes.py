@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class NodePlan:
     name: str
     group: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None  # The user's; the node gets a copy, which it may write to.
 
 
 class NodeDied(Exception):
@@ -55,6 +57,10 @@ class Node:
         self.shim = ShimState(root / "shim.state") if shim is not None else None
         self._process: subprocess.Popen[bytes] | None = None
         self._settings: dict[str, str] = {}
+        self._file: Path | None = None
+        if plan.file is not None:
+            self._file = root / f"broker{plan.file.suffix}"
+            shutil.copyfile(plan.file, self._file)
 
     @property
     def address(self) -> str:
@@ -83,6 +89,7 @@ class Node:
     def start(self) -> None:
         """Begin."""
         words = [sys.executable, "-m", "skylark.cli", "broker", "--log-dir", "-"]
+        words += [] if self._file is None else ["-c", str(self._file)]
         for key, value in self._settings.items():
             words += ["--set", f"{key}={value}"] if value else []
         self._process = start_process(

@@ -193,10 +193,13 @@ class Run:
         rng = self._rng_for("order")
         kinds = list(self._plan.kinds)
         rng.shuffle(kinds)
-        end = time.monotonic() + self._plan.seconds
         await self._wait_back(workload, "the start")
+        end = time.monotonic() + self._plan.seconds
+        last = end + 2 * self._plan.seconds  # A slow machine still tries each kind once.
         waiting = list(kinds)
-        while kinds and time.monotonic() < end and not running.done():
+        while kinds and not running.done():
+            if time.monotonic() > (last if waiting else end):
+                break
             kind = waiting.pop(0) if waiting else rng.choice(kinds)
             await asyncio.sleep(rng.uniform(0.3, 1.5))
             if kind in LASTING:

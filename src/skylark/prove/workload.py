@@ -144,21 +144,25 @@ class Workload:
             turn = p
             while not self._is_stopped:
                 queues = await self._queues(TOPIC)
+                type = OK
                 if queues:
                     turn += 1
                     id = self._next_id(p)
-                    while await self._send(producer, p, queues[turn % len(queues)], id) == INFO:
-                        if self._is_stopped or self._rng.random() < 0.5:
+                    while True:
+                        type = await self._send(producer, p, queues[turn % len(queues)], id)
+                        if type != INFO or self._is_stopped or self._rng.random() < 0.5:
                             break
-                await self._pause()
+                await self._pause(type)
 
     async def _send_in_order(self, p: int, lane: int) -> None:
         async with self._mq.producer(f"proof-{p}") as producer:
             while not self._is_stopped:
                 queues = await self._queues(ORDERED_TOPIC)
+                type = OK
                 if queues:
-                    await self._send(producer, p, queues[lane % len(queues)], self._next_id(p))
-                await self._pause()
+                    queue = queues[lane % len(queues)]
+                    type = await self._send(producer, p, queue, self._next_id(p))
+                await self._pause(type)
 
     async def _send_for_later(self, p: int) -> None:
         async with self._mq.producer(f"proof-{p}") as producer:
@@ -333,6 +337,7 @@ class Workload:
                 type = INFO if held is None else OK if queue in held else FAIL
                 self._recorder.note("lock", type, p=p, topic=TOPIC, q=number)
                 if type != OK:
+                    await self._pause(FAIL)
                     continue
                 await self._clock.sleep_ms(self._rng.randrange(1, 20 * self._shape.gap_ms))
                 self._recorder.note("unlock", INVOKE, p=p, topic=TOPIC, q=number)
@@ -395,8 +400,10 @@ class Workload:
             return []
         return sorted(found)
 
-    async def _pause(self) -> None:
-        await self._clock.sleep_ms(self._rng.randrange(1, 2 * self._shape.gap_ms))
+    async def _pause(self, type: int = OK) -> None:
+        """A moment; a longer one where nobody was there to take what was sent."""
+        gap_ms = self._shape.gap_ms * (4 if type == FAIL else 1)
+        await self._clock.sleep_ms(self._rng.randrange(1, 2 * gap_ms))
 
     @staticmethod
     def _id(message: ReceivedMessage) -> int:
