@@ -180,9 +180,10 @@ class Fleet:
 class Traffic:
     """A producer and groups of consumers, and what they saw."""
 
-    def __init__(self, fleet: Fleet, *, gap_ms: int = 100) -> None:
+    def __init__(self, fleet: Fleet, *gaps_ms: int) -> None:
+        """A producer for each gap; one that sends rarely hears late of what changes."""
         self._fleet = fleet
-        self._gap_ms = gap_ms
+        self._gaps_ms = gaps_ms or (100,)
         self.sent: dict[bytes, str] = {}  # Body → the broker that took it.
         self.failures: list[str] = []
         self.statuses: dict[str, int] = {}
@@ -199,15 +200,21 @@ class Traffic:
                     group, {TOPIC: "*"}, self._handler(group), consume_from="first"
                 )
                 await stack.enter_async_context(consumer)
-            async with self._fleet.client() as client, client.producer("P") as producer:
-                sending = asyncio.create_task(self._send(producer))
+            async with contextlib.AsyncExitStack() as producers:
+                sending = []
+                for gap_ms in self._gaps_ms:
+                    client = await producers.enter_async_context(self._fleet.client())
+                    producer = await producers.enter_async_context(client.producer("P"))
+                    sending.append(asyncio.create_task(self._send(producer, gap_ms)))
                 try:
                     yield
                 finally:
-                    sending.cancel()
-                    await asyncio.wait((sending,))
-                    if not sending.cancelled() and (error := sending.exception()) is not None:
-                        raise error
+                    for task in sending:
+                        task.cancel()
+                    await asyncio.wait(sending)
+                    for task in sending:
+                        if not task.cancelled() and (error := task.exception()) is not None:
+                            raise error
             await eventually(
                 lambda: all(len(self.seen[group]) == len(self.sent) for group in groups),
                 within_ms=120_000,
@@ -223,19 +230,19 @@ class Traffic:
 
         return handle
 
-    async def _send(self, producer: Any) -> None:
+    async def _send(self, producer: Any, gap_ms: int) -> None:
         while True:
             self._number += 1
             body = b"%06d" % self._number
             try:
                 receipt = await producer.send(Message(TOPIC, body))
             except SkylarkError as error:
-                self.failures.append(f"{self._number}: {error}")
+                self.failures.append(f"{body.decode()}: {error}")
             else:
                 self.sent[body] = receipt.queue.broker_name
                 status = str(receipt.status)
                 self.statuses[status] = self.statuses.get(status, 0) + 1
-            await self._fleet.clock.sleep_ms(self._gap_ms)
+            await self._fleet.clock.sleep_ms(gap_ms)
 
     def brokers_since(self, number: int) -> set[str]:
         """Which brokers took messages after the first so many."""

@@ -29,7 +29,7 @@ def test_twenty_restarts_in_turn_fail_no_send_and_lose_nothing() -> None:
 
         async def scenario() -> None:
             await fleet.serving()
-            traffic = Traffic(fleet, gap_ms=250)
+            traffic = Traffic(fleet, 600)
             async with fleet.admin() as admin:
                 await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
                 async with traffic.flowing("readers"):
@@ -45,6 +45,26 @@ def test_twenty_restarts_in_turn_fail_no_send_and_lose_nothing() -> None:
         fleet.run(scenario)
 
 
+def test_a_producer_that_sends_rarely_always_knows_a_broker_that_is_there() -> None:
+    """It may have asked for routes while the first broker was away, and know the next only."""
+    with Fleet(7) as fleet:
+        for name in ("broker-a", "broker-b"):
+            fleet.add(name, name, stop_grace_ms=4_000)
+
+        async def scenario() -> None:
+            await fleet.serving()
+            traffic = Traffic(fleet, *range(9_000, 12_000, 500))
+            async with fleet.admin() as admin:
+                await admin.create_topic(TOPIC, read_queues=1, write_queues=1)
+                async with traffic.flowing("readers"):
+                    for _ in range(3):
+                        async for _ in admin.rolling_restart(fleet.restart):
+                            pass
+                traffic.check()
+
+        fleet.run(scenario)
+
+
 def test_a_broker_is_added_and_another_drained_and_stopped_under_traffic() -> None:
     """AD-02, AD-04: three brokers for a while, then two others than at the beginning."""
     with Fleet(2) as fleet:
@@ -53,7 +73,7 @@ def test_a_broker_is_added_and_another_drained_and_stopped_under_traffic() -> No
 
         async def scenario() -> None:
             await fleet.serving()
-            traffic = Traffic(fleet)
+            traffic = Traffic(fleet, 200)
             async with fleet.admin() as admin:
                 await admin.create_topic(TOPIC, read_queues=4, write_queues=4)
                 async with traffic.flowing("readers", "auditors"):
@@ -211,7 +231,7 @@ def test_a_raft_group_is_restarted_in_turn_and_drained_under_traffic() -> None:
 
         async def scenario() -> None:
             await fleet.serving()
-            traffic = Traffic(fleet, gap_ms=250)
+            traffic = Traffic(fleet, 600)
             async with fleet.admin() as admin:
                 await fleet.clock.sleep_ms(2_000)
                 await admin.create_topic(TOPIC, read_queues=2, write_queues=2)

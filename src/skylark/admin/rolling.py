@@ -105,8 +105,11 @@ class RollingActions(DrainActions):
 
         After an error nothing more is restarted; what was done stays done, and it can be repeated.
         """
-        plan = [check.member for check in await self.check_restart(broker, force=force)]
-        known_at_ms = self._clock.monotonic_ms()  # When producers know where else to send.
+        status = await self.cluster_status()
+        groups = status.groups if broker is None else (status.group(broker),)
+        plan = [member for group in groups for member in in_order(group)]
+        # When all producers know where else to send.
+        known_at_ms = self._clock.monotonic_ms() + self._unknown_ms(status, settle_ms)
         for number, member in enumerate(plan, 1):
 
             def event(
@@ -149,6 +152,17 @@ class RollingActions(DrainActions):
                 await self._give_writes_back(group)
                 known_at_ms = self._clock.monotonic_ms() + settle_ms
                 yield event(Step.WRITES_ON)
+
+    def _unknown_ms(self, status: ClusterStatus, settle_ms: int) -> int:
+        """How long it may take until all producers know of the broker that was started last."""
+        booted = [
+            member.booted_at_ms
+            for group in status.groups
+            for member in group.members
+            if member.booted_at_ms is not None
+        ]
+        age_ms = self._clock.now_ms() - max(booted, default=0)
+        return min(settle_ms, max(0, settle_ms - age_ms))
 
     async def _require_safe(
         self, member: MemberStatus, *, force: bool
