@@ -1,6 +1,8 @@
 """The catalogue of an archive: entries, snapshots, and what a crash leaves."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +101,72 @@ def test_an_archive_that_is_not_there_is_said_so(tmp_path):
 def test_an_archive_is_a_directory():
     with pytest.raises(ConfigError, match="directory"):
         Catalogue("s3://bucket/lake")
+
+
+def test_the_first_entry_of_a_name_stands(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0, names=["mine"]))
+    with pytest.raises(StoreUnreadable, match="another job writes this archive"):
+        catalogue.add(entry(0, names=["theirs"]))
+    assert catalogue.entries() == [entry(0, names=["mine"])]
+    assert not list((tmp_path / "catalogue").glob("*.draft"))
+
+
+def test_an_archive_whose_first_batch_is_missing_is_not_taken_for_a_whole_one(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(1))
+    with pytest.raises(StoreUnreadable, match="batch 0 is missing"):
+        catalogue.entries()
+
+
+def test_folders_of_tries_that_were_not_finished_go_when_they_are_old(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    kept, left = catalogue.new_folder(0, 0), catalogue.new_folder(0, 0)
+    assert kept != left
+    for folder in (kept, left):
+        (folder / "topic=T").mkdir(parents=True)
+        (folder / "topic=T" / "part.parquet").write_bytes(b"x")
+    path = str((kept / "topic=T" / "part.parquet").relative_to(tmp_path))
+    catalogue.add(Entry(0, 0, (ArchivedFile(path, "T", 1, 1),), {QUEUE: 1}))
+    written = left.stat().st_mtime
+    assert catalogue.sweep(written + 10) == 0
+    assert catalogue.sweep(written + 3_700) == 1
+    assert list((tmp_path / "data").iterdir()) == [kept]
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", range(13))
+def test_a_crash_at_any_step_of_compaction_changes_no_row(tmp_path, monkeypatch, step):
+    catalogue = Catalogue(tmp_path)
+    old = [entry(number, names=[str(number)], end=number) for number in range(3)]
+    for one in old:
+        catalogue.add(one)
+    left = iter([None] * step)
+
+    def counted(function):
+        def called(*arguments, **named):
+            if next(left, Crash) is Crash:
+                raise Crash
+            return function(*arguments, **named)
+
+        return called
+
+    new = Entry(0, 2, (ArchivedFile("data/all", "T", 3, 30),), {QUEUE: 2})
+    with monkeypatch.context() as patched:
+        for where, name in ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink")):
+            patched.setattr(where, name, counted(getattr(where, name)))
+        try:
+            catalogue.replace(old, new)
+        except Crash:
+            assert step < 12, "there are not so many steps"
+    # After a kill drafts may be left too; they count for nothing.
+    found = catalogue.entries()
+    assert found in (old, [new])
+    if found == old:
+        catalogue.replace(old, new)
+    catalogue.sweep(0)
+    assert catalogue.entries() == [new]
+    assert [path.name for path in (tmp_path / "catalogue").glob("*.json")] == [new.name]
