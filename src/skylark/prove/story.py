@@ -198,6 +198,10 @@ class Story:
                 return fault
         return None
 
+    def is_lost_as_allowed(self, send: Send) -> bool:
+        """Whether it is not there in the end, and need not be: its offset is free again."""
+        return self.is_drained and not self.copies[send.id] and self.excuse(send) is not None
+
     def is_excused(self, id: int) -> bool:
         """Whether a message may be gone: it was never acknowledged, or its loss is allowed."""
         tries = self.tries.get(id, [])

@@ -27,19 +27,16 @@ def check_appends(story: Story, anomalies: Anomalies) -> None:
         _check_ends(story, anomalies, by_place)
 
 
-def _is_gone(story: Story, send: Send) -> bool:
-    """Lost, as was allowed: its offset is free again."""
-    return story.is_drained and not story.copies[send.id] and story.excuse(send) is not None
-
-
 def _check_real_time(story: Story, anomalies: Anomalies, sends: list[Send]) -> None:
-    ended = sorted((s for s in sends if not _is_gone(story, s)), key=lambda send: send.ended)
+    ended = sorted(
+        (s for s in sends if not story.is_lost_as_allowed(s)), key=lambda send: send.ended
+    )
     at, highest = 0, -1
     for send in sends:  # In the order in which they began.
         while at < len(ended) and ended[at].ended < send.invoked:
             highest = max(highest, ended[at].off)
             at += 1
-        if send.off <= highest and not _is_gone(story, send):
+        if send.off <= highest and not story.is_lost_as_allowed(send):
             text = f"offset {highest} was acknowledged before this began: "
             anomalies.add("real-time-order", send.ended, text + str(story.history[send.ended]))
 
@@ -49,7 +46,7 @@ def _check_ends(story: Story, anomalies: Anomalies, by_place: dict[int, list[Sen
         send.ended: send
         for sends in by_place.values()
         for send in sends
-        if not _is_gone(story, send)
+        if not story.is_lost_as_allowed(send)
     }
     highest: dict[int, int] = {}
     asked: dict[tuple[int, int], int] = {}

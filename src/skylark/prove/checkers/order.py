@@ -24,7 +24,7 @@ def check_order(story: Story, anomalies: Anomalies) -> None:
 def _check_sends(story: Story, anomalies: Anomalies) -> None:
     last: dict[tuple[int, int], tuple[int, int]] = {}  # Producer, queue → ended, offset.
     for send in story.sends:  # In the order in which they began.
-        if send.type != OK or send.verb != "send":
+        if send.type != OK or send.verb != "send" or story.is_lost_as_allowed(send):
             continue
         key = (send.p, send.place)
         ended, off = last.get(key, (-1, -1))
