@@ -163,6 +163,19 @@ class UniqueIdGenerator:
         self._counter = (counter + 1) & _COUNTER_MASK
         return f"{self._prefix}{now_ms - self._month_ms:08X}{counter:04X}"
 
+    def take(self, count: int) -> tuple[str, int]:
+        """Set so many ids aside: what they begin with, and the first counter behind it.
+
+        Counters go up by one, four hex digits each, and from FFFF to 0000.
+        """
+        assert 0 < count <= _COUNTER_MASK + 1
+        now_ms = self._clock.now_ms()
+        if not self._month_ms <= now_ms < self._next_month_ms:
+            self._enter_month(now_ms)
+        counter = self._counter
+        self._counter = (counter + count) & _COUNTER_MASK
+        return f"{self._prefix}{now_ms - self._month_ms:08X}", counter
+
     def _enter_month(self, now_ms: int) -> None:
         month = _month_start(now_ms, self._timezone)
         # Any 32nd day lies in the next month; daylight saving makes adding hours a trap.

@@ -1,15 +1,5 @@
 """The sink: rows of a DataFrame as messages, sent in batches by the tasks themselves.
 
-    column         becomes
-    body           the body; text as UTF-8
-    topic          where it goes; the option topic where the column is not there or null
-    tag, keys      properties; keys as one text or as an array
-    properties     further properties; names that the system sets itself are refused
-    queue_id       the number of the queue, counted over all writable queues of the topic
-    sharding_key   rows with one key go to one queue, in the order of their task
-    deliver_time   the message is delivered then
-    delay_level    or after this level's time
-
 Rows without queue_id and sharding_key are spread over the queues, a whole batch to each.
 
     at_least_once   a task sends its rows; what it has sent stays sent when it is done again
@@ -24,9 +14,9 @@ import random
 import socket
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -36,27 +26,19 @@ from pyspark.sql.datasource import (
 
 from ..clock import SystemClock
 from ..errors import ConfigError
-from ..model.message import Property
 from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.codes import RequestCode
 from ..protocol.headers import SendMessageRequestV2
 from ..protocol.message_id import UniqueIdGenerator
-from ..protocol.properties import encode_text, format_properties
 from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .options import Guarantee, WriteOptions
+from .outbox import Letter, Outbox
+from .rows import ROWS_MAX, PlainRows, Row, plain_rows, single_rows
 from .transactions import BatchName, Decisions, Stage, Staged, name_in_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_OWN_PROPERTIES = frozenset(
-    {
-        Property.TAGS, Property.KEYS, Property.UNIQ_KEY, Property.WAIT, Property.DELAY,
-        Property.TRAN_MSG, Property.PGROUP, Property.REAL_TOPIC, Property.REAL_QID,
-        Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC,
-    }
-)  # fmt: skip
 
 
 @dataclass
@@ -64,15 +46,6 @@ class Sent(WriterCommitMessage):
     """What one task has sent."""
 
     rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    topic: str
-    entry: BatchEntry
-    is_delayed: bool
-    sharding_key: str | None
-    queue_number: int | None
 
 
 class Sender:
@@ -92,14 +65,19 @@ class Sender:
             process_mark=self._rng.getrandbits(32),
         )
         self._turn = self._rng.randrange(1 << 16)
+        self._outbox = Outbox(cluster)
         self._waiting: dict[QueueKey, list[BatchEntry]] = {}
         self._waiting_bytes: dict[QueueKey, int] = {}
         self.rows = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch; some may wait for more until flush()."""
+        topic = self._options.topic
+        plain = plain_rows(batch) if topic is not None else None
+        if topic is not None and plain is not None:
+            batch = batch.slice(self._send_plain(plain, topic))
         spread: dict[str, QueueKey] = {}
-        for row in _rows(batch, self._options, self._ids):
+        for row in single_rows(batch, self._options.topic, self._ids):
             queue = self._choose(row, spread)
             self.rows += 1
             if row.is_delayed:
@@ -114,12 +92,28 @@ class Sender:
             self._waiting.setdefault(queue, []).append(row.entry)
             self._waiting_bytes[queue] = self._waiting_bytes.get(queue, 0) + size
 
+    def _send_plain(self, rows: PlainRows, topic: str) -> int:
+        """Send rows that may go anywhere, as many at a time as a request takes; how many."""
+        queues = self._queues_of(topic)
+        done = 0
+        while done < rows.rows:
+            mark, counter = self._ids.take(min(rows.rows - done, ROWS_MAX))
+            entries, count = rows.encode(done, self._options.batch_bytes, mark.encode(), counter)
+            if not count:
+                break  # The next one has to be looked at by itself.
+            self._turn += 1
+            self._post(queues[self._turn % len(queues)], entries, count)
+            done += count
+        self.rows += done
+        return done
+
     def flush(self) -> None:
-        """Send what waits."""
+        """Send what waits, and wait until everything is there."""
         for queue in list(self._waiting):
             self._flush_queue(queue)
+        self._outbox.settle()
 
-    def _choose(self, row: _Row, spread: dict[str, QueueKey]) -> QueueKey:
+    def _choose(self, row: Row, spread: dict[str, QueueKey]) -> QueueKey:
         queues = self._queues_of(row.topic)
         if row.queue_number is not None:
             if not 0 <= row.queue_number < len(queues):
@@ -150,30 +144,33 @@ class Sender:
         self._waiting_bytes.pop(queue, None)
         if not entries:
             return
-        if self._stage is not None:
-            self._stage.add(queue, entries)
-            return
-        if len(entries) == 1:
+        if len(entries) == 1 and self._stage is None:
             self._send_one(queue, entries[0])
-            return
-        self._cluster.retried(
-            lambda: self._call(
-                queue, RequestCode.SEND_BATCH_MESSAGE, encode_batch(entries), "", is_batch=True
-            )
-        )
+        else:
+            self._post(queue, encode_batch(entries), len(entries))
+
+    def _post(self, queue: QueueKey, entries: bytes, count: int) -> None:
+        if self._stage is not None:
+            # Rows of one task lie in their order at each broker.
+            letter = self._stage.letter(queue, entries, count)
+            self._outbox.post(queue.broker, letter)
+        else:
+            letter = self._letter(queue, RequestCode.SEND_BATCH_MESSAGE, entries, "", is_batch=True)
+            self._outbox.post(queue, letter)
 
     def _send_one(self, queue: QueueKey, entry: BatchEntry) -> None:
-        properties = entry.properties.decode()
-        self._cluster.retried(
-            lambda: self._call(
-                queue, RequestCode.SEND_MESSAGE_V2, entry.body, properties, is_batch=False
-            )
+        letter = self._letter(
+            queue,
+            RequestCode.SEND_MESSAGE_V2,
+            entry.body,
+            entry.properties.decode(),
+            is_batch=False,
         )
+        self._outbox.post(queue, letter)
 
-    def _call(
+    def _letter(
         self, queue: QueueKey, code: RequestCode, body: bytes, properties: str, *, is_batch: bool
-    ) -> None:
-        address = self._cluster.broker_address(queue.topic, queue.broker, for_writing=True)
+    ) -> Letter:
         header = SendMessageRequestV2(
             producer_group=self._options.group,
             topic=queue.topic,
@@ -188,58 +185,7 @@ class Sender:
             unit_mode=False,
             batch=is_batch,
         )
-        self._cluster.wire(address).call(code, header.to_fields(), body)
-
-
-def _rows(batch: pa.RecordBatch, options: WriteOptions, ids: UniqueIdGenerator) -> Iterator[_Row]:
-    columns: dict[str, list[Any]] = {
-        name: batch.column(number).to_pylist() for number, name in enumerate(batch.schema.names)
-    }
-    nothing: Sequence[None] = [None] * batch.num_rows
-    for body, topic, tag, keys, more, number, sharding_key, deliver_at, level in zip(
-        columns["body"],
-        *(
-            columns.get(name, nothing)
-            for name in (
-                "topic", "tag", "keys", "properties", "queue_id", "sharding_key", "deliver_time",
-                "delay_level",
-            )
-        ),
-        strict=True,
-    ):  # fmt: skip
-        if body is None:
-            raise ConfigError("column body: a row has null; filter such rows out")
-        name = topic if topic is not None else options.topic
-        if name is None:
-            raise ConfigError("column topic: a row has null, and there is no option topic")
-        properties: dict[str, str] = {}
-        for key, value in more or ():
-            if key in _OWN_PROPERTIES:
-                raise ConfigError(
-                    f"column properties: {key} is set by the system; use the column made for it"
-                )
-            if value is not None:
-                properties[key] = value
-        if tag is not None:
-            properties[Property.TAGS] = tag
-        if keys:
-            properties[Property.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
-        properties[Property.UNIQ_KEY] = ids.next()
-        if deliver_at is not None:
-            properties[Property.TIMER_DELIVER_MS] = str(int(deliver_at.timestamp() * 1_000))
-        if level:
-            properties[Property.DELAY] = str(level)
-        properties[Property.WAIT] = "true"
-        yield _Row(
-            name,
-            BatchEntry(
-                body.encode() if isinstance(body, str) else body,
-                encode_text(format_properties(properties)),
-            ),
-            deliver_at is not None or bool(level),
-            sharding_key,
-            number,
-        )
+        return Letter(queue, code, header.to_fields(), body)
 
 
 def _send_all(
@@ -253,7 +199,7 @@ def _send_all(
             decided = Decisions(cluster).find(name)
             if decided is not None:
                 return Staged(name.sink, name.batch, name.task, "", {})
-            stage = Stage(cluster, options, name)
+            stage = Stage(options, name)
         sender = Sender(options, cluster, stage)
         for batch in batches:
             sender.send(batch)

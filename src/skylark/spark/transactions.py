@@ -27,12 +27,12 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..errors import BrokerError, ConfigError, TransportError
-from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.headers import GetDecisionRequest, StageRowsRequest
 from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .options import WriteOptions
+from .outbox import Letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,14 @@ def name_in_task(sink: str | None, batch: int | None) -> BatchName:
 class Stage:
     """Where the rows of one attempt of a task go."""
 
-    def __init__(self, cluster: Cluster, options: WriteOptions, name: BatchName) -> None:
-        self._cluster = cluster
+    def __init__(self, options: WriteOptions, name: BatchName) -> None:
         self._options = options
         self._name = name
         self._attempt = os.urandom(16).hex()
         self._rows: dict[str, int] = {}
 
-    def add(self, queue: QueueKey, entries: Sequence[BatchEntry]) -> None:
-        """Stage rows for one queue."""
+    def letter(self, queue: QueueKey, entries: bytes, count: int) -> Letter:
+        """The request that stages rows for one queue; those of one broker go in their order."""
         name = self._name
         first = self._rows.get(queue.broker, 0)
         header = StageRowsRequest(
@@ -98,17 +97,8 @@ class Stage:
             queue_id=queue.queue_id,
             born_timestamp=time.time_ns() // 1_000_000,
         )
-        fields, body = header.to_fields(), encode_batch(entries)
-
-        def sent() -> None:
-            address = self._cluster.broker_address(queue.topic, queue.broker, for_writing=True)
-            self._cluster.wire(address).call(RequestCode.STAGE_ROWS, fields, body)
-
-        try:
-            self._cluster.retried(sent)
-        except BrokerError as error:
-            raise _explained(error) from error
-        self._rows[queue.broker] = first + len(entries)
+        self._rows[queue.broker] = first + count
+        return Letter(queue, RequestCode.STAGE_ROWS, header.to_fields(), entries)
 
     def result(self) -> Staged:
         """What the driver has to know."""

@@ -1,0 +1,88 @@
+"""Outbox: requests of a task that are on their way while the next ones are made.
+
+At most one is under way for each place, so that nothing overtakes there, and a place is whatever
+the caller takes for one: a queue, or a broker. What did not get through is sent again, after the
+answers to all others have come in; so requests must be such that sending them twice does no harm
+beyond what the caller has promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from typing import NamedTuple
+
+from ..errors import BrokerError, TransportError
+from .cluster import Cluster
+from .offsets import QueueKey
+from .wire import Wire
+
+
+class Letter(NamedTuple):
+    """A request to whoever is the master of a queue's broker."""
+
+    queue: QueueKey
+    code: int
+    fields: dict[str, str]
+    body: bytes
+
+
+class Outbox:
+    """What one task has asked and not been answered yet."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._under_way: dict[Hashable, tuple[Letter, Wire | None]] = {}
+
+    def post(self, place: Hashable, letter: Letter) -> None:
+        """Send; waits first for the answer to what is under way for this place."""
+        while place in self._under_way:
+            self._settle_oldest()
+        wire: Wire | None = None
+        try:
+            wire = self._cluster.wire(self._address(letter))
+            wire.ask(letter.code, letter.fields, letter.body)
+        except TransportError as error:
+            self._cluster.drop(error.address)
+            wire = None  # It has failed, and is sent again when its turn comes.
+        except BrokerError:
+            pass  # A name server's: likewise.
+        self._under_way[place] = letter, wire
+
+    def settle(self) -> None:
+        """Wait until everything has got through; raises what keeps it from that."""
+        while self._under_way:
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        failed = self._take_oldest()
+        if failed is None:
+            return
+        # A connection pairs answers with requests by their order: before anything is asked again,
+        # nothing may be under way.
+        letters = [failed]
+        while self._under_way:
+            failed = self._take_oldest()
+            if failed is not None:
+                letters.append(failed)
+        for letter in letters:
+            self._cluster.retried(partial(self._call, letter))
+
+    def _take_oldest(self) -> Letter | None:
+        """Wait for the oldest answer; the request itself, if it did not get through."""
+        letter, wire = self._under_way.pop(next(iter(self._under_way)))
+        if wire is None:
+            return letter
+        try:
+            answer = wire.answer()
+        except TransportError as error:
+            self._cluster.drop(error.address)
+            return letter
+        return letter if answer.code else None
+
+    def _call(self, letter: Letter) -> None:
+        self._cluster.wire(self._address(letter)).call(letter.code, letter.fields, letter.body)
+
+    def _address(self, letter: Letter) -> str:
+        queue = letter.queue
+        return self._cluster.broker_address(queue.topic, queue.broker, for_writing=True)

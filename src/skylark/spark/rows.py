@@ -1,0 +1,201 @@
+"""Rows: what the rows of a DataFrame are as entries of a batch request.
+
+    column         becomes
+    body           the body; text as UTF-8
+    topic          where it goes; the option topic where the column is not there or null
+    tag, keys      properties; keys as one text or as an array
+    properties     further properties; names that the system sets itself are refused
+    queue_id       the number of the queue, counted over all writable queues of the topic
+    sharding_key   rows with one key go to one queue, in the order of their task
+    deliver_time   the message is delivered then
+    delay_level    or after this level's time
+
+Most frames have no more than a body, a tag and keys. Such rows go where their task sends next, so
+they are encoded many at a time and, compiled, without a Python object for each: plain_rows(). All
+others are looked at one by one: single_rows().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import ConfigError
+from ..model.message import Property
+from ..protocol.batch import BatchEntry, encode_batch
+from ..protocol.message_id import UniqueIdGenerator
+from ..protocol.properties import (
+    NAME_END,
+    PROPERTIES_BYTES_MAX,
+    VALUE_END,
+    encode_text,
+    format_properties,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_rows: Any = None
+if os.environ.get("SKYLARK_PURE") != "1":
+    with contextlib.suppress(ImportError):
+        from . import _rows  # type: ignore[attr-defined, no-redef, unused-ignore]
+
+ROWS_MAX = 65_536  # Of one encoding: the counter of ids goes round after these.
+_PLAIN = frozenset({"body", "tag", "keys"})
+_OWN_PROPERTIES = frozenset(
+    {
+        Property.TAGS, Property.KEYS, Property.UNIQ_KEY, Property.WAIT, Property.DELAY,
+        Property.TRAN_MSG, Property.PGROUP, Property.REAL_TOPIC, Property.REAL_QID,
+        Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC,
+    }
+)  # fmt: skip
+
+
+class PlainRows(Protocol):
+    """Rows that need nothing but encoding."""
+
+    rows: int
+
+    def encode(self, start: int, bytes_max: int, mark: bytes, counter: int) -> tuple[bytes, int]:
+        """Rows from one on as entries, about as many bytes as asked for; and how many rows.
+
+        The mark is what all ids begin with; the counter follows it, in four hex digits. No rows if
+        the first one has to be looked at by itself.
+        """
+        ...
+
+
+class PureRows:
+    """Plain rows, encoded one by one; the compiled twin makes the same bytes."""
+
+    def __init__(
+        self,
+        body: Sequence[bytes | str | None],
+        tag: Sequence[str | None] | None,
+        keys: Sequence[str | None] | None,
+    ) -> None:
+        self.rows = len(body)
+        nothing: Sequence[None] = [None] * self.rows
+        self._body, self._tag, self._keys = body, tag or nothing, keys or nothing
+
+    def encode(self, start: int, bytes_max: int, mark: bytes, counter: int) -> tuple[bytes, int]:
+        """As PlainRows says."""
+        entries: list[BatchEntry] = []
+        size = 0
+        for row in range(start, min(self.rows, start + ROWS_MAX)):
+            body, tag, keys = self._body[row], self._tag[row], self._keys[row]
+            if body is None or any(
+                end in text for text in (tag, keys) if text for end in (NAME_END, VALUE_END)
+            ):
+                break
+            properties: dict[str, str | None] = {
+                Property.TAGS: tag,
+                Property.KEYS: keys or None,
+                Property.UNIQ_KEY: f"{mark.decode()}{(counter + row - start) & 0xFFFF:04X}",
+                Property.WAIT: "true",
+            }
+            text = encode_text(format_properties(properties))
+            content = body.encode() if isinstance(body, str) else body
+            if len(text) > PROPERTIES_BYTES_MAX:
+                break
+            if entries and size + len(content) + len(text) > bytes_max:
+                break
+            size += len(content) + len(text)
+            entries.append(BatchEntry(content, text))
+        return (encode_batch(entries), len(entries)) if entries else (b"", 0)
+
+
+def plain_rows(batch: pa.RecordBatch) -> PlainRows | None:
+    """The rows of a batch, if they have nothing but a body, a tag and keys."""
+    import pyarrow as pa
+
+    names = batch.schema.names
+    if not _PLAIN.issuperset(names) or len(set(names)) != len(names):
+        return None
+    columns = dict(zip(names, batch.columns, strict=True))
+    for name, column in columns.items():
+        if column.type != pa.string() and not (name == "body" and column.type == pa.binary()):
+            return None
+    if _rows is None or not batch.num_rows:
+        lists = {name: column.to_pylist() for name, column in columns.items()}
+        return PureRows(lists["body"], lists.get("tag"), lists.get("keys"))
+
+    def parts(name: str) -> tuple[Any, Any, Any, int] | None:
+        column = columns.get(name)
+        if column is None:
+            return None
+        validity, ends, data = (
+            None if buffer is None else memoryview(buffer).cast("B") for buffer in column.buffers()
+        )
+        return validity if column.null_count else None, ends, data, column.offset
+
+    found: PlainRows = _rows.Columns(batch.num_rows, parts("body"), parts("tag"), parts("keys"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, and what it says about where it goes."""
+
+    topic: str
+    entry: BatchEntry
+    is_delayed: bool
+    sharding_key: str | None
+    queue_number: int | None
+
+
+def single_rows(
+    batch: pa.RecordBatch, default_topic: str | None, ids: UniqueIdGenerator
+) -> Iterator[Row]:
+    """The rows of a batch, one by one; raises ConfigError with the column that is wrong."""
+    columns: dict[str, list[Any]] = {
+        name: batch.column(number).to_pylist() for number, name in enumerate(batch.schema.names)
+    }
+    nothing: Sequence[None] = [None] * batch.num_rows
+    for body, topic, tag, keys, more, number, sharding_key, deliver_at, level in zip(
+        columns["body"],
+        *(
+            columns.get(name, nothing)
+            for name in (
+                "topic", "tag", "keys", "properties", "queue_id", "sharding_key", "deliver_time",
+                "delay_level",
+            )
+        ),
+        strict=True,
+    ):  # fmt: skip
+        if body is None:
+            raise ConfigError("column body: a row has null; filter such rows out")
+        name = topic if topic is not None else default_topic
+        if name is None:
+            raise ConfigError("column topic: a row has null, and there is no option topic")
+        properties: dict[str, str] = {}
+        for key, value in more or ():
+            if key in _OWN_PROPERTIES:
+                raise ConfigError(
+                    f"column properties: {key} is set by the system; use the column made for it"
+                )
+            if value is not None:
+                properties[key] = value
+        if tag is not None:
+            properties[Property.TAGS] = tag
+        if keys:
+            properties[Property.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        properties[Property.UNIQ_KEY] = ids.next()
+        if deliver_at is not None:
+            properties[Property.TIMER_DELIVER_MS] = str(int(deliver_at.timestamp() * 1_000))
+        if level:
+            properties[Property.DELAY] = str(level)
+        properties[Property.WAIT] = "true"
+        yield Row(
+            name,
+            BatchEntry(
+                body.encode() if isinstance(body, str) else body,
+                encode_text(format_properties(properties)),
+            ),
+            deliver_at is not None or bool(level),
+            sharding_key,
+            number,
+        )
