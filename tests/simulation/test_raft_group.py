@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from raft_group_world import GroupWorld
 
-from skylark.errors import SkylarkError
+from skylark.errors import ConfigError, SkylarkError
+from skylark.replication.raft_group import RaftConfig, RaftGroup
 from skylark.testing.faults import FaultPlan, inject
 from skylark.testing.transport import LinkConfig
 
@@ -258,6 +261,61 @@ def test_a_member_with_a_failing_disk_is_replaced_and_does_not_lead_again() -> N
         world.look()
 
     calm(scenario)
+
+
+def test_a_leader_whose_disk_is_full_lets_another_one_lead() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        world.stores[leader].is_disk_full = True
+        assert await other_server(world, leader)
+        await some_time(world, 5_000)
+        name = world.server
+        assert name not in (None, leader)
+        assert name is not None
+        world.nodes[name].crash()
+        await some_time(world, 5_000)
+        assert world.server not in (name, leader), "it must not lead without room"
+        world.stores[leader].is_disk_full = False
+        world.nodes[name].start()
+        await world.wait_serving()
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
+def test_an_error_of_the_body_comes_out_as_it_went_in() -> None:
+    class Fails(RaftGroup):
+        @asynccontextmanager
+        async def running(self) -> AsyncIterator[RaftGroup]:
+            with pytest.raises(KeyError, match="mine"):
+                async with super().running():
+                    raise KeyError("mine")
+            async with super().running():
+                yield self
+
+    async def scenario(world: GroupWorld) -> None:
+        await world.wait_serving()
+
+    calm(scenario, make=Fails)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"self_id": "n7"}, "dLegerSelfId: 'n7' is not among the ids of dLegerPeers"),
+        ({"group": ""}, "dLegerGroup"),
+        ({"peers": {"n0": ("h", 1), "n;1": ("h", 2)}}, "'n;1' is not an id"),
+        ({"peers": {"n0": ("h", 1), "n1": ("h", 1)}}, "two members have the same address"),
+        ({"heartbeat_ms": 1_000}, "three of them to an election"),
+    ],
+)
+def test_a_wrong_set_up_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
+    config: dict[str, Any] = {
+        "group": "g", "self_id": "n0", "peers": {"n0": ("h", 1), "n1": ("h", 2)}, **change
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=why):
+        RaftConfig(**config)
 
 
 async def other_server(world: GroupWorld, name: str) -> bool:

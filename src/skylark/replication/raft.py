@@ -212,7 +212,7 @@ class Raft:
             # Not by what has elapsed since the leader spoke: it may speak all the time.
             if self._ticks % self._heartbeat_ticks == 0 and len(self._told) < len(self.others):
                 self._greet()
-        elif self._elapsed >= self._timeout and self._has_floor:
+        elif self._elapsed >= self._timeout and self._may_campaign:
             self._pre_campaign()
 
     def _tick_as_leader(self) -> None:
@@ -280,8 +280,9 @@ class Raft:
         return self.leader is not None and self._elapsed < self._election_ticks
 
     @property
-    def _has_floor(self) -> bool:
-        return (self.last_term, self.log.last) >= (0, self.floor)
+    def _may_campaign(self) -> bool:
+        has_floor = (self.last_term, self.log.last) >= (0, self.floor)
+        return self.may_vote and has_floor and self.log.may_lead
 
     def _draw_timeout(self) -> None:
         self._timeout = self._election_ticks + self._rng.randrange(self._election_ticks)
@@ -365,7 +366,7 @@ class Raft:
                 self._become_leader()
 
     def _on_timeout_now(self, message: Message) -> None:
-        if self.role is Role.FOLLOWER and self.may_vote and self._has_floor:
+        if self.role is Role.FOLLOWER and self._may_campaign:
             self._campaign(is_transfer=True)
 
     def _become_leader(self) -> None:

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT_TICKS: Final = 2
 _ELECTION_TICKS_MIN: Final = 5
+_FULL_RETRY_MS: Final = 60_000
 
 
 class FlushWaiter(Protocol):
@@ -241,6 +242,7 @@ class RaftGroup:
         self._status = _Status(Role.FOLLOWER, self.raft.term, None, is_serving=False)
         self._failure = ""
         self._disk_problem = ""
+        self._full_until_ms = 0
         self.elections_total = 0
         store.is_replica = True
 
@@ -256,11 +258,8 @@ class RaftGroup:
                     "group from this store"
                 )
             return None
-        if not log.has_terms and not log.is_empty:
-            raise CorruptRecord(
-                f"{root}/config has raftMember.json and no raftTerms.json: move this store away "
-                "and start with an empty one, which copies the log from the other members"
-            )
+        if not log.has_terms:
+            log.find_terms()
         if state.may_vote and (lost or log.last < self._member.log_end):
             logger.error(
                 "the log ends at %d and was longer: this member gives no vote until it has all "
@@ -279,10 +278,10 @@ class RaftGroup:
         self._ticked_ms = self._clock.monotonic_ms()
         self._store.on_grew = self.grew
         try:
-            async with self.links.running():
+            async with self.links.running(), asyncio.TaskGroup() as duties:
                 tasks = [
-                    asyncio.create_task(self._tick_for_ever(), name="raft ticks"),
-                    asyncio.create_task(self._cut_for_ever(), name="raft cuts"),
+                    duties.create_task(self._tick_for_ever(), name="raft ticks"),
+                    duties.create_task(self._cut_for_ever(), name="raft cuts"),
                 ]
                 self._work()
                 try:
@@ -290,7 +289,12 @@ class RaftGroup:
                 finally:
                     for task in tasks:
                         task.cancel()
-                    await asyncio.wait(tasks)
+        except BaseExceptionGroup as errors:
+            # Errors of the body come out as they went in.
+            error: BaseException = errors
+            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            raise error from None
         finally:
             self._is_running = False
             self._store.on_grew = None
@@ -310,7 +314,16 @@ class RaftGroup:
                 count = min(count, _HEARTBEAT_TICKS)
             for _ in range(count):
                 self._do(self.raft.tick)
+            self._leave_if_full()
             self._work()
+
+    def _leave_if_full(self) -> None:
+        """A leader without room lets one lead that may have some; now and then, if none has."""
+        now_ms = self._clock.monotonic_ms()
+        if self.is_leader and self._store.is_disk_full and now_ms >= self._full_until_ms:
+            self._full_until_ms = now_ms + _FULL_RETRY_MS
+            if (to := self._successor(None)) is not None:
+                self._do(lambda: self.raft.transfer(to))
 
     def _do(self, what: Callable[[], None]) -> None:
         """Let the core do something that may write."""
@@ -322,6 +335,9 @@ class RaftGroup:
             self._disk_problem = str(error)
         except StoreError as error:
             self._fail(str(error))
+        except AssertionError as error:
+            self._fail(f"a broken invariant: {error}")
+            raise
 
     def _fail(self, problem: str) -> None:
         """Take no part any more: what this member says could not be relied upon."""

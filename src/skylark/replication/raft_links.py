@@ -97,27 +97,30 @@ class RaftLinks:
     async def running(self) -> AsyncIterator[RaftLinks]:
         """Listen, connect, and look after the connections."""
         settings = self.settings
+        self.is_closed = False
         self._server = await self._network.listen(
             lambda: _AcceptedLink(self),
             settings.listen_host,
             settings.peers[settings.own_id][1],
         )
-        tasks = [
-            asyncio.create_task(self._dial(member), name=f"raft link to {member}")
-            for member in settings.peers
-            if member != settings.own_id
-        ]
-        tasks.append(asyncio.create_task(self._tick(), name="raft pings"))
         try:
-            yield self
+            async with asyncio.TaskGroup() as duties:
+                tasks = [
+                    duties.create_task(self._dial(member), name=f"raft link to {member}")
+                    for member in settings.peers
+                    if member != settings.own_id
+                ]
+                tasks.append(duties.create_task(self._tick(), name="raft pings"))
+                try:
+                    yield self
+                finally:
+                    for task in tasks:
+                        task.cancel()
         finally:
             self.is_closed = True
             self._server.close()
-            for task in tasks:
-                task.cancel()
             for link in [*self._accepted, *self._outgoing.values()]:
                 link.close()
-            await asyncio.wait(tasks)
 
     # Speaking.
 
@@ -184,7 +187,9 @@ class RaftLinks:
 
     def accepted(self, link: _AcceptedLink) -> bool:
         """Whether there is room for another one."""
-        if len(self._accepted) >= CONNECTIONS_MAX or self.is_closed:
+        if self.is_closed:
+            return False
+        if len(self._accepted) >= CONNECTIONS_MAX:
             self.note_refusal(link.address, f"{CONNECTIONS_MAX} connections are the limit")
             return False
         self._accepted[link] = None

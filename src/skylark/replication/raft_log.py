@@ -95,6 +95,11 @@ class RaftLog(Protocol):
         """Whether there is nothing, and it may begin anywhere."""
         ...
 
+    @property
+    def may_lead(self) -> bool:
+        """Whether its disk takes what a leader would write."""
+        ...
+
     def term_at(self, position: int) -> int:
         """The term of the record that ends at a position, from start to last."""
         ...
@@ -205,6 +210,8 @@ class Record(NamedTuple):
 
 class MemoryLog:
     """A RaftLog in memory; a record takes as many bytes as its data has, and twenty."""
+
+    may_lead = True
 
     def __init__(self, items: Iterable[Record] = (), base: tuple[int, int] = (0, 0)) -> None:
         self.items = list(items)

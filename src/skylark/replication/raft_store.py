@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import CorruptRecord, RemoteProtocolError, StoreDamaged, StoreError
 from ..model.topic import RAFT_TOPIC
-from ..protocol.record import BLANK_MAGIC
+from ..protocol.record import BLANK_MAGIC, decode_dispatch, decode_records
 from ..store import MessageStore, PutMessage, PutStatus
 from ..store import append as records
 from ..store.append import Stop
@@ -148,6 +148,30 @@ class StoreLog:
         self._files.replace(self._path, json.dumps({"terms": items}).encode())
         self.has_terms = True
 
+    def find_terms(self) -> None:
+        """Learn the terms from the log, where the first record of each says so."""
+        if self.is_empty:
+            return
+        log, at, blank = self._log, self.start, None
+        entries = [(0, at)] if at == 0 else []
+        while at < self.last and (found := log.buffer_at(at)) is not None:
+            info = decode_dispatch(*found)
+            if info is None:
+                blank, at = at, at - found[1] + self._file_bytes
+                continue
+            if info.topic == RAFT_TOPIC:
+                record = decode_records(bytes(found[0][found[1] : found[1] + info.size_bytes]))[0]
+                entries.append((_number(json.loads(record.body)["term"]), blank or at))
+            elif not entries:
+                raise CorruptRecord(
+                    f"{self._path} is missing, and the log begins in the middle of a term: move "
+                    "this store away and start with an empty one"
+                )
+            blank, at = None, at + info.size_bytes
+        self.terms = Terms(entries)
+        self.save_terms()
+        logger.warning("path=%s was missing, the terms are found again in the log", self._path)
+
     # What is there.
 
     @property
@@ -161,6 +185,10 @@ class StoreLog:
     @property
     def is_empty(self) -> bool:
         return not self._log.mapped.files
+
+    @property
+    def may_lead(self) -> bool:
+        return self._store.failure is None and not self._store.is_disk_full
 
     def term_at(self, position: int) -> int:
         return self.terms.at(position)
@@ -272,7 +300,7 @@ class StoreLog:
 
     def begin_term(self, term: int, leader: str) -> bool:
         store = self._store
-        if store.failure is not None or store.is_disk_full:
+        if not self.may_lead:
             return False
         # Nothing is dispatched that is not agreed; its queue offsets are given out all the same.
         store.count_undispatched()

@@ -314,6 +314,21 @@ def test_terms_that_are_saved_late_are_found(monkeypatch: pytest.MonkeyPatch) ->
         check_terms_after_every_crash()
 
 
+def test_terms_are_found_again_in_the_log(leader: tuple[MessageStore, StoreLog]) -> None:
+    store, log = leader
+    entries = log.terms.entries
+    store.files.remove("/store/config/raftTerms.json")
+    again = open_log(store)
+    assert not again.has_terms
+    again.find_terms()
+    assert again.terms.entries == entries
+    assert open_log(store).terms.entries == entries
+    store.files.remove("/store/config/raftTerms.json")
+    store.log.detach_first()
+    with pytest.raises(CorruptRecord, match="in the middle of a term"):
+        open_log(store).find_terms()
+
+
 # The state of a member.
 
 
