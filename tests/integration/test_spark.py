@@ -9,7 +9,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,35 +17,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_world import Cluster, start_spark
+from spark_world import SPARKS_WARNINGS, Cluster
 
 import skylark
 from skylark.model.message import Message
 
-# Spark's own Python leaves sockets to the collector; none of that is ours.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("up"))
-    cluster.start()
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    spark = start_spark(tmp_path_factory.mktemp("warehouse"))
-    yield spark
-    spark.stop()
+pytestmark = SPARKS_WARNINGS
 
 
 @pytest.fixture(scope="module")
