@@ -1,0 +1,143 @@
+"""What a replay and an archive as a stream write down before anything is sent, without Spark."""
+
+import json
+import os
+
+import pytest
+
+from skylark.errors import ConfigError, InvalidName
+from skylark.spark import replay
+from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry
+from skylark.spark.offsets import QueueKey
+from skylark.spark.pipelines import Pipeline, history
+
+CHOICE = replay.Selection("From", "To", "mq:9876", "mq:9876")
+
+
+def test_the_same_words_name_the_same_replay():
+    words = {"topic": "From", "tag": "A", "from": "2h"}
+    name = replay.default_name("From%x", words)
+    assert name == replay.default_name("From%x", dict(reversed(words.items())))
+    assert name.startswith("replay-From-x-")
+    assert name != replay.default_name("From%x", {**words, "tag": "B"})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rate": 0}, "--rate: at least one"),
+        ({"from_ms": 5, "until_ms": 5}, "--from must be before --until"),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused(change, words):
+    with pytest.raises(ConfigError, match=words):
+        replay.Selection(**{**CHOICE.to_dict(), **change})
+    with pytest.raises(InvalidName):
+        replay.Selection(**{**CHOICE.to_dict(), "to": "a b"})
+
+
+def test_a_topic_is_itself_only_in_its_own_cluster():
+    def onto(to, where):
+        return replay.Selection("T", to, "a:1", where).is_onto_itself
+
+    assert onto("T", "a:1")
+    assert not onto("T", "b:1")
+    assert not onto("U", "a:1")
+
+
+def test_a_choice_survives_as_json():
+    assert replay.Selection(**json.loads(json.dumps(CHOICE.to_dict()))) == CHOICE
+
+
+def test_what_was_sent_follows_from_the_micro_batches_that_spark_has_noted(tmp_path):
+    chosen = replay.Chosen((10, 10, 4))
+    assert (chosen.total, chosen.sent(0), chosen.sent(2), chosen.sent(3)) == (24, 0, 20, 24)
+    assert replay.batches_done(tmp_path) == 0
+    commits = tmp_path / "target" / "commits"
+    commits.mkdir(parents=True)
+    for name in ("0", "1", ".1.crc", "10", "metadata"):
+        (commits / name).touch()
+    assert replay.batches_done(tmp_path) == 11
+
+
+def test_files_are_sent_in_the_order_of_their_rows(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    sizes = {"part-00000-x-c000": 3, "part-00000-x-c001": 0, "part-00001-x-c000": 2}
+    for name, rows in reversed(sizes.items()):
+        parquet.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"{name}.parquet")
+    assert replay._in_order(tmp_path) == (3, 2)
+    left = sorted(tmp_path.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.stem for path in left] == ["part-00000-x-c000", "part-00001-x-c000"]
+
+
+@pytest.mark.parametrize(("rate", "trigger"), [(None, "available now"), (50, "every 1 second")])
+def test_a_rate_is_a_file_a_second(tmp_path, rate, trigger):
+    selection = replay.Selection(**{**CHOICE.to_dict(), "rate": rate})
+    spec = replay.as_pipeline("again", selection, tmp_path)
+    assert str(spec.trigger) == trigger
+    assert spec.sources[0].options == {"maxFilesPerTrigger": "1"}
+    assert spec.sinks[0].options["deliveryGuarantee"] == "exactly_once"
+
+
+# An archive as a stream.
+
+
+def source_of(root):
+    pipeline = Pipeline("p", checkpoint="c").source("past", archive=str(root), topic="T")
+    return pipeline.sink("out", format="noop").spec(environment={}).sources[0]
+
+
+def archived(root, number, end, *, topic="T"):
+    path = f"data/batch={number:012d}/topic={topic}/hour=2026-11-15T10/part-{number}.parquet"
+    full = root / path
+    full.parent.mkdir(parents=True)
+    full.write_bytes(b"rows")
+    file = ArchivedFile(path, topic, 1, 4)
+    ends = {QueueKey("T", "a", 0): end, QueueKey("U", "a", 0): 99}
+    Catalogue(root).add(Entry(number, number, (file,), ends))
+
+
+def test_the_archive_is_linked_once_and_the_live_log_begins_where_it_ended(tmp_path):
+    root, notes = tmp_path / "lake", tmp_path / "state"
+    archived(root, 0, 5)
+    archived(root, 1, 8, topic="U")
+    archived(root, 2, 12)
+    source = source_of(root)
+    ends = {QueueKey("T", "a", 0): 12}
+    assert history.take_snapshot(source, notes) == ends
+    linked = sorted(path.name for path in (notes / "past.history").rglob("*.parquet"))
+    assert linked == ["000000000.parquet", "000000001.parquet"]
+    archived(root, 3, 20)
+    for path in root.rglob("*.parquet"):
+        path.unlink()  # As compaction does, later.
+    assert history.take_snapshot(source, notes) == ends, "what is archived later is read live"
+    (file, _) = sorted((notes / "past.history").rglob("*.parquet"))
+    assert file.read_bytes() == b"rows"
+    assert file.parts[-3:-1] == ("topic=T", "hour=2026-11-15T10")
+
+
+def test_a_snapshot_that_was_not_finished_is_taken_anew(tmp_path):
+    root, notes = tmp_path / "lake", tmp_path / "state"
+    archived(root, 0, 5)
+    left = notes / "past.history" / "topic=T" / "left.parquet"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    history.take_snapshot(source_of(root), notes)
+    assert not left.exists()
+
+
+def test_an_archive_on_another_file_system_is_copied(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("another device")
+
+    archived(tmp_path / "lake", 0, 5)
+    monkeypatch.setattr(os, "link", refuse)
+    history.take_snapshot(source_of(tmp_path / "lake"), tmp_path / "state")
+    (copy,) = (tmp_path / "state").rglob("*.parquet")
+    assert copy.read_bytes() == b"rows"
+
+
+def test_an_archive_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="there is none; make it with"):
+        history.take_snapshot(source_of(tmp_path / "nothing"), tmp_path / "state")
