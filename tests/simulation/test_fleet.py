@@ -80,6 +80,12 @@ def test_a_broker_is_added_and_another_drained_and_stopped_under_traffic() -> No
                     await fleet.clock.sleep_ms(5_000)
                     fleet.add("c-0", "broker-c")
                     await fleet.serving()
+                    await fleet.clock.sleep_ms(31_000)
+                    # AD-03: by itself it has nothing of what was there.
+                    assert [p.broker for p in (await admin.topic(TOPIC)).places] == [
+                        "broker-a",
+                        "broker-b",
+                    ]
                     plan = await admin.plan_growth("broker-c")
                     assert {group.group.group_name for group in plan.groups} >= traffic.seen.keys()
                     (grown,) = await admin.grow(plan)
