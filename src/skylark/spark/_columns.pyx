@@ -9,10 +9,11 @@ that is not of the usual form, and the pure code looks at it. Bytes are copied o
 record lies to the column.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
 
 cdef enum:
     MAGIC = 0xDAA320A7
@@ -43,6 +44,8 @@ cdef struct Record:
     Py_ssize_t properties_bytes
     Py_ssize_t size
     int32_t sys_flag
+    int pair_count
+    Py_ssize_t first_pair
 
 cdef struct Pair:
     const uint8_t *name
@@ -155,10 +158,13 @@ cdef int _pairs(const Record *record, Pair *found) noexcept nogil:
     cdef int count = 0
     cdef int other
     while at < end:
-        stop = <const uint8_t *>memchr(at, 2, end - at)
-        if stop == NULL:
-            stop = end
-        middle = <const uint8_t *>memchr(at, 1, stop - at)
+        # Names and values are short: to look at each byte takes less than to call for help.
+        middle = NULL
+        stop = at
+        while stop < end and stop[0] != 2:
+            if stop[0] == 1 and middle == NULL:
+                middle = stop
+            stop += 1
         if middle != NULL and middle > at and middle + 1 < stop:
             if count >= PAIRS_MAX:
                 return -1
@@ -170,6 +176,7 @@ cdef int _pairs(const Record *record, Pair *found) noexcept nogil:
                 # The last of two with one name counts; rare enough to be left to others.
                 if (
                     found[other].name_bytes == found[count].name_bytes
+                    and found[other].name[0] == at[0]
                     and memcmp(found[other].name, at, found[count].name_bytes) == 0
                 ):
                     return -1
@@ -186,12 +193,80 @@ cdef inline Pair *_find(Pair *pairs, int count, const char *name, Py_ssize_t siz
     return NULL
 
 
+cdef enum:
+    KEPT_FROM_BYTES = 65536
+    KEPT_MAX = 48
+    KEPT_BYTES_MAX = 67108864
+
+cdef void *_kept[KEPT_MAX]
+cdef size_t _kept_sizes[KEPT_MAX]
+cdef int _kept_count = 0
+cdef size_t _kept_bytes = 0
+
+
+cdef class _Block:
+    """Memory that Arrow reads; when it is done with, the next batch takes it.
+
+    Fresh memory costs more than to fill it: the system hands over every page by itself, zeroed.
+    """
+
+    cdef char *data
+    cdef Py_ssize_t size
+    cdef size_t room
+
+    def __cinit__(self, Py_ssize_t size):
+        global _kept_count, _kept_bytes
+        cdef int i
+        self.size = size
+        self.room = 64
+        while self.room < <size_t>size:
+            self.room *= 2
+        for i in range(_kept_count if self.room >= KEPT_FROM_BYTES else 0):
+            if _kept_sizes[i] == self.room:
+                self.data = <char *>_kept[i]
+                _kept_count -= 1
+                _kept_bytes -= self.room
+                _kept[i] = _kept[_kept_count]
+                _kept_sizes[i] = _kept_sizes[_kept_count]
+                return
+        self.data = <char *>malloc(self.room)
+        if self.data == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        global _kept_count, _kept_bytes
+        if (
+            self.data != NULL
+            and self.room >= KEPT_FROM_BYTES
+            and _kept_count < KEPT_MAX
+            and _kept_bytes + self.room <= KEPT_BYTES_MAX
+        ):
+            _kept[_kept_count] = self.data
+            _kept_sizes[_kept_count] = self.room
+            _kept_count += 1
+            _kept_bytes += self.room
+        else:
+            free(self.data)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.size, 1, flags)
+
+    def __len__(self):
+        return self.size
+
+    cdef _Block grown(self):
+        """One of twice the size, with the same content."""
+        cdef _Block found = _Block(2 * self.size)
+        memcpy(found.data, self.data, self.size)
+        return found
+
+
 cdef class _Column:
     """One column under construction: the buffers that Arrow wants."""
 
-    cdef bytearray validity
-    cdef bytearray offsets
-    cdef bytearray data
+    cdef _Block validity
+    cdef _Block offsets
+    cdef _Block data
     cdef uint8_t *_validity
     cdef int32_t *_offsets
     cdef uint8_t *_data
@@ -203,17 +278,17 @@ cdef class _Column:
 
     def __cinit__(self, Py_ssize_t count, Py_ssize_t width, Py_ssize_t room, bint is_text):
         # What is not filled is not handed over, so nothing needs to be zero.
-        self.validity = PyByteArray_FromStringAndSize(NULL, (count + 7) // 8)
-        self._validity = <uint8_t *>PyByteArray_AS_STRING(self.validity)
-        memset(self._validity, 0xFF, len(self.validity))
+        self.validity = _Block((count + 7) // 8)
+        self._validity = <uint8_t *>self.validity.data
+        memset(self._validity, 0xFF, (count + 7) // 8)
         self.is_text = is_text
-        self.offsets = PyByteArray_FromStringAndSize(NULL, 4 * (count + 1) if is_text else 0)
-        self._offsets = <int32_t *>PyByteArray_AS_STRING(self.offsets)
+        self.offsets = _Block(4 * (count + 1) if is_text else 0)
+        self._offsets = <int32_t *>self.offsets.data
         if is_text:
             self._offsets[0] = 0
         self.room = room if is_text else count * width
-        self.data = PyByteArray_FromStringAndSize(NULL, self.room)
-        self._data = <uint8_t *>PyByteArray_AS_STRING(self.data)
+        self.data = _Block(self.room)
+        self._data = <uint8_t *>self.data.data
         self.used = 0
         self.has_nulls = False
         self.is_short = False
@@ -324,9 +399,12 @@ cdef class _Rows:
     cdef object expand
     cdef object wants
     cdef list expanded
-    cdef bytearray memory
+    cdef _Block memory
     cdef Record *records
     cdef Py_ssize_t room
+    cdef _Block pair_memory
+    cdef Pair *pairs
+    cdef Py_ssize_t pair_room
     cdef Py_ssize_t count
     cdef Py_ssize_t body_bytes, topic_bytes, text_bytes, id_bytes, pairs_total
     cdef Py_ssize_t bytes_max
@@ -343,16 +421,19 @@ cdef class _Rows:
             self.wanted & (W_TAG | W_KEYS | W_PROPERTIES | W_MESSAGE_ID)
         )
         self.room = 1024
-        self.memory = PyByteArray_FromStringAndSize(NULL, self.room * sizeof(Record))
-        self.records = <Record *>PyByteArray_AS_STRING(self.memory)
+        self.memory = _Block(self.room * sizeof(Record))
+        self.records = <Record *>self.memory.data
+        self.pair_room = 8 * 1024 if self.needs_pairs else 0
+        self.pair_memory = _Block(self.pair_room * sizeof(Pair))
+        self.pairs = <Pair *>self.pair_memory.data
         self.bytes_max = bytes_max
 
     cdef inline bint is_full(self) noexcept:
         return self.count > 0 and self.body_bytes + self.text_bytes >= self.bytes_max
 
-    cdef int take(self, const Record *record) except -2:
+    cdef int take(self, Record *record) except -2:
         """1 if the record is kept, 0 if it is not wanted, -1 where the pure code must look."""
-        cdef Pair pairs[PAIRS_MAX]
+        cdef Pair *pairs
         cdef Pair *found
         cdef int pair_count = 0
         cdef Py_ssize_t body_bytes = record.body_bytes
@@ -365,6 +446,11 @@ cdef class _Rows:
         if self.needs_pairs:
             if not _is_utf8(record.properties, record.properties_bytes):
                 return -1
+            if self.pairs_total + PAIRS_MAX > self.pair_room:
+                self.pair_room *= 2
+                self.pair_memory = self.pair_memory.grown()
+                self.pairs = <Pair *>self.pair_memory.data
+            pairs = self.pairs + self.pairs_total
             pair_count = _pairs(record, pairs)
             if pair_count < 0:
                 return -1
@@ -394,8 +480,10 @@ cdef class _Rows:
             body_bytes = PyBytes_GET_SIZE(plain)
         if self.count == self.room:
             self.room *= 2
-            self.memory.extend(bytes(len(self.memory)))
-            self.records = <Record *>PyByteArray_AS_STRING(self.memory)
+            self.memory = self.memory.grown()
+            self.records = <Record *>self.memory.data
+        record.first_pair = self.pairs_total
+        record.pair_count = pair_count
         self.records[self.count] = record[0]
         self.count += 1
         if self.wanted & W_BODY:
@@ -411,7 +499,7 @@ cdef class _Rows:
         cdef Py_ssize_t count = self.count, row, pair_row = 0, plain_row = 0
         cdef int pair_count = 0, i
         cdef Record record
-        cdef Pair pairs[PAIRS_MAX]
+        cdef Pair *pairs
         cdef Pair *found
         cdef Py_ssize_t text_bytes = self.text_bytes
         cdef _Column topic = _Column(
@@ -451,8 +539,8 @@ cdef class _Rows:
             count if wanted & W_OFFSET_ID else 0, 0, 32 * count if wanted & W_OFFSET_ID else 0, True
         )
         cdef bint has_map = wanted & W_PROPERTIES
-        map_offsets = PyByteArray_FromStringAndSize(NULL, 4 * (count + 1) if has_map else 0)
-        cdef int32_t *_map_offsets = <int32_t *>PyByteArray_AS_STRING(map_offsets)
+        cdef _Block map_offsets = _Block(4 * (count + 1) if has_map else 0)
+        cdef int32_t *_map_offsets = <int32_t *>map_offsets.data
         cdef _Column names = _Column(
             self.pairs_total if has_map else 0, 0, text_bytes if has_map else 0, True
         )
@@ -463,10 +551,8 @@ cdef class _Rows:
         cdef bytes plain
         for row in range(count):
             record = self.records[row]
-            if self.needs_pairs:
-                pair_count = _pairs(&record, pairs)
-                if pair_count < 0 or (has_map and pair_row + pair_count > self.pairs_total):
-                    raise ValueError("the records changed while they were read")
+            pairs = self.pairs + record.first_pair
+            pair_count = record.pair_count
             if wanted & W_TOPIC:
                 topic.text(row, record.topic, record.topic_bytes)
             if wanted & W_QUEUE_ID:
