@@ -1,4 +1,4 @@
-"""Copies of the commit log: the master's side, the replica's side, and the stream between them."""
+"""Copies of the commit log: a master's and its replicas', or those of a Raft group."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .master import Follower as Follower
     from .master import Master as Master
     from .quorum import Quorum as Quorum
+    from .raft_group import RaftConfig as RaftConfig
+    from .raft_group import RaftGroup as RaftGroup
+    from .raft_group import RaftQuorum as RaftQuorum
     from .replica import Replica as Replica
 else:
     __getattr__, __dir__ = front_door(
@@ -21,6 +24,7 @@ else:
             "epochs": ("Epoch", "EpochTable"),
             "master": ("Follower", "Master"),
             "quorum": ("Quorum",),
+            "raft_group": ("RaftConfig", "RaftGroup", "RaftQuorum"),
             "replica": ("Replica",),
         },
     )
