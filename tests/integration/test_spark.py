@@ -381,44 +381,6 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, cluster: Cluster, tmp_pat
     assert {message.tag for message in messages} == {"T"}
 
 
-def test_a_log_is_collected_and_counted_by_the_minute(
-    spark: Any, cluster: Cluster, tmp_path: Path
-) -> None:
-    async def ship() -> None:
-        async with skylark.connect(cluster.address) as mq, mq.producer("shipper") as producer:
-            await producer.send(Message("SparkLogs", b"start", tag="INFO"))
-            for number in range(99):
-                level = "ERROR" if number % 10 == 0 else "INFO"
-                await producer.send_oneway(Message("SparkLogs", b"line %d" % number, tag=level))
-
-    asyncio.run(ship())
-    deadline = time.monotonic() + 10
-    while reading(spark, cluster, "SparkLogs").count() < 100 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    counts = reading(spark, cluster, "SparkLogs").groupBy("tag").count().orderBy("tag").collect()
-    assert [(row.tag, row["count"]) for row in counts] == [("ERROR", 10), ("INFO", 90)]
-    frame = streaming(spark, cluster, "SparkLogs", startingOffsets="earliest")
-    query = (
-        frame.groupBy("tag", "store_time")
-        .count()
-        .writeStream.outputMode("complete")
-        .format("memory")
-        .queryName("log_counts")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(120)
-    finally:
-        query.stop()
-    total = spark.sql(
-        "select sum(count) as total from (select window(store_time, '1 minute').start as minute, "
-        "sum(count) as count from log_counts group by 1)"
-    ).first()
-    assert total.total == 100
-
-
 def test_an_ordered_change_stream_replays_to_its_source(spark: Any, cluster: Cluster) -> None:
     # Changes of one row go to one queue, so that the last of them wins, whatever the others do.
     changes = []

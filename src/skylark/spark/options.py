@@ -229,7 +229,8 @@ READ_OPTIONS: dict[str, str] = {
     "maxBytesPerTrigger": "Streams only: about so many bytes a micro-batch.",
     "minPartitions": "At least so many tasks, if there are as many messages; queues are split.",
     "splitBytes": "About so many bytes a task; 128m.",
-    "pullBytes": "Bytes asked for in one pull; 4m, and less where the broker allows less.",
+    "pullBytes": "Bytes asked for in one pull, and about those of a batch; 4m, and less where the "
+    "broker allows less. From 256k down brokers answer 32 messages at a time.",
     "pullCount": "Messages asked for in one pull; 8192.",
     "failOnDataLoss": "Whether offsets that retention has removed end the query; true.",
     "bodyFormat": "binary, text, or json with bodySchema; binary.",
