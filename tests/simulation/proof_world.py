@@ -13,8 +13,8 @@ from replica_world import ReplicaWorld
 from skylark.client.connect import connect
 from skylark.protocol.record import decode_records
 from skylark.prove.history import INVOKE, OK, Recorder
-from skylark.prove.judge import Verdict, judge
 from skylark.prove.payload import id_of
+from skylark.prove.verdict import Verdict, judge
 from skylark.prove.workload import ORDERED_TOPIC, TOPIC, Shape, Workload
 from skylark.testing import SimNode
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import SkylarkError
+from ..logs import escaped
 from . import render
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def line(state: RunState, name: str, sink: SinkState, *, bar: bool) -> str:
         f"batch {'-' if sink.batch is None else sink.batch} in {sink.batch_ms / 1_000:.1f} s"
     )
     if sink.error:
-        text = sink.error
+        text = escaped(sink.error)
     shown = ""
     if bar and done is not None:
         full = int(min(1.0, done) * _BAR_CHARS)

@@ -111,14 +111,13 @@ def follow(
     *,
     verbose: bool,
     as_json: bool,
-    until: Any = None,
 ) -> None:
     """Start a run that has its locks, show how far it is, and say how it ended."""
     say(f"{spec.name}: Spark starts; progress is kept in {spec.checkpoint}")
     with stopping_by_signal(run), spark_session(spec.name, flags, spec, settings, verbose) as spark:
         try:
             run.start(spark)
-            end = run.wait(None if as_json else Reporter(), until=until)
+            end = run.wait(None if as_json else Reporter())
         except SkylarkError as error:
             if verbose and error.__cause__ is not None:
                 print(error.__cause__, file=sys.stderr)

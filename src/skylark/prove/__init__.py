@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from .history import Event as Event
     from .history import History as History
     from .history import Recorder as Recorder
-    from .judge import Figures as Figures
-    from .judge import Verdict as Verdict
-    from .judge import judge as judge
+    from .verdict import Figures as Figures
+    from .verdict import Verdict as Verdict
+    from .verdict import judge as judge
 else:
     __getattr__, __dir__ = front_door(
         globals(),
         {
             "anomalies": ("Anomaly",),
             "history": ("Event", "History", "Recorder"),
-            "judge": ("Figures", "Verdict", "judge"),
+            "verdict": ("Figures", "Verdict", "judge"),
         },
     )

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from .anomalies import KINDS as ANOMALIES
 from .faults import KINDS as FAULTS
-from .judge import Verdict
 from .promises import EVERYWHERE, Facts, Promise, promises
 from .runner import Outcome
+from .verdict import Verdict
 
 _KIND_WORDS: Final = {
     "alone": "one broker without a copy",

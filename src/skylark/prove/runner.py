@@ -26,11 +26,11 @@ from .disks import Disk
 from .fabric import Fabric
 from .faults import LASTING, Breaker, disk_for
 from .history import Recorder
-from .judge import Verdict, judge
 from .nodes import NameServer, Node, NodeDied, NodePlan
 from .promises import Facts, rules
 from .replica_files import note_replicas
 from .shim import Shim
+from .verdict import Verdict, judge
 from .workload import ORDERED_TOPIC, TOPIC, Shape, Workload
 
 BACK_S: Final = 40.0  # Whatever was broken: so long after it was mended, messages are taken.

@@ -6,7 +6,7 @@ import pytest
 
 from skylark.errors import ConfigError
 from skylark.prove.history import FAIL, INFO, INVOKE, OK, Event, History
-from skylark.prove.judge import Verdict, judge
+from skylark.prove.verdict import Verdict, judge
 
 
 class Hand:

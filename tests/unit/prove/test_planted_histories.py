@@ -9,7 +9,7 @@ from legal_histories import LegalRun
 from planted_histories import BUGS, REFERENCE_COUNT, history_with
 
 from skylark.prove.anomalies import KINDS
-from skylark.prove.judge import judge
+from skylark.prove.verdict import judge
 
 SEEDS = (1, 7)
 

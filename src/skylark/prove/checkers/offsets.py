@@ -54,7 +54,7 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
     crashes = sorted(
         (at, fault.t_begin) for fault in story.crashes() for at in (fault.begin, fault.end)
     )
-    shrunk = story.shrunk()  # What a broker is told beyond its end, it cuts to its end.
+    shrunk = story.shrunk()  # A commit beyond the end that is left is answered, and not taken.
     for at, event in enumerate(story.history):
         while crashes and crashes[0][0] <= at:
             _, t_begin = crashes.pop(0)
@@ -75,7 +75,8 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
                 floor = min(asked.pop((event.p, place), -1), commits[-1][1] if commits else -1)
                 if event.off < min(floor, shrunk.get(place, floor)):
                     anomalies.add("offset-regression", at, f"{floor} was committed: {event}")
-            if not commits or event.off > commits[-1][1]:
+            is_sure = event.f == "committed" or event.off <= shrunk.get(place, event.off)
+            if is_sure and (not commits or event.off > commits[-1][1]):
                 commits.append((event.t_mono, event.off))
 
 
