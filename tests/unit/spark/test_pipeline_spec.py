@@ -229,3 +229,15 @@ def test_the_manual_lists_every_key(keys):
     page = (ROOT / "docs" / "pipelines.md").read_text()
     for name, meaning in keys.items():
         assert f"| `{name}` | {meaning} |" in page
+
+
+def test_rows_that_name_their_topic_need_none_in_the_file():
+    spec = parsed(SMALL.replace("{format: console}", "{deliveryGuarantee: exactly_once}"))
+    assert spec.sinks[0].format == "skylark"
+    assert "topic" not in spec.sinks[0].options
+
+
+@pytest.mark.parametrize("name", ["aggregate", "enrich_and_route", "archive"])
+def test_the_shipped_files_are_sound(name):
+    spec = load(ROOT / "examples" / "pipelines" / f"{name}.yaml", {"ORDERS_DB": "jdbc:x"})
+    assert spec.sinks

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ...errors import ConfigError, SkylarkError, TransportError
+from ...logs import escaped
 
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Loss): .+")
 _OURS = re.compile(r"^(?:skylark\.[\w.]*?)(?P<kind>\w+): (?P<text>.+)")
@@ -41,6 +42,11 @@ def as_error(error: BaseException, where: str = "") -> SkylarkError:
 
 
 def _found(error: BaseException) -> tuple[str, str]:
+    kind, text = _read(error)
+    return kind, escaped(text)  # It may quote what somebody has sent.
+
+
+def _read(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SkylarkError):
         return type(error).__name__, str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -221,7 +221,7 @@ class _SpecReader:
             node.place.refuse("topic, format or python is needed: where it goes")
         allowed = [
             key for key in SINK_KEYS
-            if key in ("from", "mode") or (not is_topic and key != "topic") or key == kinds[0]
+            if key in ("from", "mode") or (not is_topic and key != "topic") or key in kinds
         ]  # fmt: skip
         keys = node.known([*allowed, *(WRITE_OPTIONS if is_topic else ())])
         takes = keys["from"].text() if "from" in keys else list(names)[-1]

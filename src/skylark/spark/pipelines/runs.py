@@ -11,7 +11,6 @@ once nothing would be lost otherwise, but its work would be done again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -111,9 +110,7 @@ class Run:
         # Views and settings of its own, whatever else runs in this process.
         self.spark = spark.newSession()
         for name, value in self.spec.settings.items():
-            with contextlib.suppress(
-                Exception
-            ):  # Static ones came with the session, or not at all.
+            if self.spark.conf.isModifiable(name):  # Others came with the session, or not at all.
                 self.spark.conf.set(name, value)
         plan = Plan(self.spec, self.spark, self._checkpoint.folder)
         plan.check_cluster(_CLUSTER_RETRY_MS)
