@@ -4,11 +4,12 @@ import pathlib
 
 import pytest
 
-from skylark.errors import ConfigError, InvalidName
+from skylark.errors import ConfigError, InvalidExpression, InvalidName
 from skylark.spark.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,
     BodyFormat,
+    BodyMode,
     Bound,
     FilterType,
     read_options,
@@ -109,6 +110,13 @@ WRONG = {
     "a schema without json": ({"bodySchema": "a int"}, "bodyFormat"),
     "half an account": ({"accessKey": "me"}, "secretKey"),
     "a stream's limit": ({"maxMessagesPerTrigger": "1"}, "maxMessagesPerTrigger"),
+    "a mode": ({"bodyMode": "ignore"}, "bodyMode='ignore': one of permissive, dropmalformed"),
+    "a place": ({"readFrom": "tape"}, "readFrom='tape': one of network, files, auto"),
+    "files without a path": ({"readFrom": "files"}, "storePath is needed with readFrom=files"),
+    "a path without files": ({"storePath": "/data"}, "storePath is for readFrom=files"),
+    "a path from here": ({"readFrom": "files", "storePath": "data"}, "a path from / on"),
+    "a path upwards": ({"readFrom": "auto", "storePath": "/a/../b"}, "without .., is allowed"),
+    "a file for a class": ({"class": "os.system"}, "option class is not known"),
 }
 
 
@@ -128,10 +136,29 @@ def test_a_stream_has_no_end(name):
 
 @pytest.mark.parametrize("name", ["../etc", "a b", "x" * 256])
 def test_names_are_checked_before_anybody_is_asked(name):
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidName, match="option topic"):
         read(topic=name)
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidName, match="option group"):
         read(group=name)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("TAG", "||"), ("SQL92", "n >"), ("SQL92", "n = ")])
+def test_filters_are_understood_before_anybody_is_asked(kind, text):
+    with pytest.raises(InvalidExpression, match=f"of the option filter .*filterType={kind}"):
+        read(filterType=kind, filter=text)
+
+
+def test_bodies_that_cannot_be_read_are_null_only_where_they_are_parsed():
+    assert read().body_mode is BodyMode.FAILFAST
+    assert read(bodyFormat="text").body_mode is BodyMode.FAILFAST
+    assert read(bodyFormat="json", bodySchema="a int").body_mode is BodyMode.PERMISSIVE
+
+
+def test_only_the_latest_means_something_else_later():
+    assert read(startingOffsets="latest").starting.moves
+    assert read(startingOffsets='{"T": {"b": {"0": -1}}}').starting.moves
+    assert not read(startingOffsets='{"T": {"b": {"0": 5, "1": -2}}}').starting.moves
+    assert not read(startingTimestamp="5").starting.moves
 
 
 def test_without_name_servers_the_error_says_how_to_name_them():

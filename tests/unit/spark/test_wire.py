@@ -1,0 +1,113 @@
+"""Wire: answers in the order of asking, however they arrive, and frames that are none."""
+
+import random
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from skylark.errors import CallTimeout, ConnectionLost, TransportError
+from skylark.protocol.command import Command
+from skylark.protocol.frame import encode_frames
+from skylark.spark import wire as wires
+from skylark.spark.options import Access
+from skylark.spark.wire import Wire
+
+
+class FakeSocket:
+    """A peer whose answers are known before."""
+
+    def __init__(self, answers, pieces=1 << 30, seed=0):
+        self.content = answers
+        self.pieces = pieces
+        self.rng = random.Random(seed)
+        self.sent = b""
+
+    def setsockopt(self, *arguments):
+        pass
+
+    def sendall(self, data):
+        self.sent += data
+
+    def recv_into(self, view):
+        if not self.content:
+            raise TimeoutError
+        size = min(len(view), len(self.content), self.rng.randint(1, self.pieces))
+        view[:size] = self.content[:size]
+        self.content = self.content[size:]
+        return size
+
+    def close(self):
+        pass
+
+
+def answer(opaque, body=b"", flag=1):
+    command = Command(0, opaque=opaque, flag=flag, body=body)
+    return encode_frames([command])
+
+
+def make_wire(monkeypatch, *answers, pieces=1 << 30, seed=0):
+    fake = FakeSocket(b"".join(answers), pieces, seed)
+    monkeypatch.setattr(wires.socket, "create_connection", lambda address, timeout: fake)
+    return Wire("broker:1", Access("ns:1"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_come_in_the_order_of_asking_in_whatever_pieces(monkeypatch, seed):
+    bodies = {1: b"one" * 30_000, 2: b"", 3: b"three" * 100_000}
+    order = [1, 2, 3]
+    random.Random(seed).shuffle(order)
+    wire = make_wire(
+        monkeypatch, *(answer(number, bodies[number]) for number in order), pieces=50_000, seed=seed
+    )
+    for _ in bodies:
+        wire.ask(11, {})
+    for number in (1, 2, 3):
+        assert bytes(wire.answer().body) == bodies[number]
+
+
+def test_a_body_stays_good_while_the_next_request_goes_out(monkeypatch):
+    wire = make_wire(monkeypatch, answer(1, b"a" * 200_000), answer(2, b"b" * 300_000))
+    wire.ask(11, {})
+    first = wire.answer()
+    wire.ask(11, {})
+    assert bytes(first.body) == b"a" * 200_000
+    assert bytes(wire.answer().body) == b"b" * 300_000
+    with pytest.raises(TypeError):
+        first.body[0] = 0
+
+
+def test_what_a_server_says_by_itself_is_passed_over(monkeypatch):
+    wire = make_wire(monkeypatch, answer(1, b"notice", flag=0), answer(1, b"mine"))
+    wire.ask(11, {})
+    assert bytes(wire.answer().body) == b"mine"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x7f\xff\xff\xff" + bytes(4),
+        b"\xff\xff\xff\xff" + bytes(4),
+        b"\x00\x00\x00\x10\x00\x00\xff\xff" + bytes(12),
+        b"\x00\x00\x00\x08\x09\x00\x00\x04" + b"{}{}",
+        b"\x00\x00\x00\x08\x00\x00\x00\x04" + b"nope",
+    ],
+    ids=["huge", "negative", "header beyond the frame", "unknown header", "no header"],
+)
+def test_what_is_no_frame_ends_the_connection(monkeypatch, frame):
+    wire = make_wire(monkeypatch, frame)
+    wire.ask(11, {})
+    with pytest.raises(ConnectionLost, match="broker:1"):
+        wire.answer()
+
+
+def test_silence_is_not_waited_for(monkeypatch):
+    wire = make_wire(monkeypatch)
+    wire.ask(11, {})
+    with pytest.raises(CallTimeout, match="no answer within 10000 ms"):
+        wire.answer()
+
+
+def test_an_address_that_is_none_cannot_be_reached():
+    with pytest.raises(TransportError, match="cannot be reached"):
+        Wire("broker:port", Access("ns:1"))
