@@ -45,7 +45,7 @@ from skylark.spark.source import SkylarkReader
 HERE = Path(__file__).resolve().parent
 SOURCE, SINK = "ChainFrom", "ChainTo"
 ROWS_MAX = 60  # A micro-batch.
-STEP_S = 60.0  # Within which a process comes to a step, on a machine that is busy.
+STEP_S = 150.0  # Within which a process comes to a step, on a machine that is busy.
 DRAIN_S = 180.0
 DRIVER_READY_S = 180.0
 RANDOMLY = "at random"
