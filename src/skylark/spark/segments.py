@@ -47,7 +47,8 @@ logger = logging.getLogger(__name__)
 
 _ENTRY = struct.Struct(">qiq")
 _RECORD_BYTES_MIN = 91
-_FILES_MAPPED_MAX = 4
+_FILES_MAPPED_MAX = 2
+_RESIDENT_BYTES_MAX = 64 << 20  # Of mapped pages that were read and still count as the worker's.
 _ADDRESSES_BELOW = -(2**31)  # Tag codes below are places in the ext file.
 _BROKER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%|-]*")
 _AT_END, _ELSEWHERE, _UNSOUND, _UNUSUAL = range(4)
@@ -63,6 +64,17 @@ class MappedFolder:
     def __init__(self, path: str) -> None:
         self.path = path
         self._mapped: list[tuple[int, mmap.mmap]] = []
+        self._left = 0  # The position up to which pages were given back.
+
+    def leave(self, position: int) -> None:
+        """Give back the pages before a position from time to time; they stay in the page cache."""
+        if position - self._left < _RESIDENT_BYTES_MAX:
+            return
+        for start, mapped in self._mapped:
+            if start < position:
+                length = min(position - start, len(mapped))
+                mapped.madvise(mmap.MADV_DONTNEED, 0, length - length % mmap.PAGESIZE)
+        self._left = position
 
     def at(self, position: int) -> tuple[mmap.mmap, int] | None:
         """The file that holds a position, and where it begins; None if there is none."""
@@ -266,6 +278,7 @@ class SegmentReader:
         if place is None:
             return None
         log, log_start = place
+        self._log.leave(_ENTRY.unpack_from(entries, at)[0])
         why = _UNUSUAL
         if columns._columns is not None:
             try:

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from segment_world import ALL, TOPIC, RangeReader, SegmentReader, World, make_message, rows_of
 
 from skylark.errors import ConfigError
-from skylark.spark import columns
+from skylark.spark import columns, segments
 from skylark.spark.offsets import DataLoss, QueueKey, Range
 from skylark.spark.segments import OtherStore, store_root
 
@@ -155,6 +155,22 @@ def test_files_that_may_not_be_read_are_said(world, monkeypatch):
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(OtherStore, match=r"option storePath.*Permission denied"):
         world.rows()
+
+
+def test_pages_that_were_read_are_given_back(world, monkeypatch):
+    monkeypatch.setattr(segments, "_RESIDENT_BYTES_MAX", 4096)
+    given = []
+    real = segments.MappedFolder.leave
+
+    def leave(self, position):
+        before = self._left
+        real(self, position)
+        given.append(self._left - before)
+
+    monkeypatch.setattr(segments.MappedFolder, "leave", leave)
+    assert world.rows() == world.rows(RangeReader)
+    assert sum(given) > 8_192
+    assert max(given) < 3 * 4_096
 
 
 def test_names_become_no_other_paths(world):
