@@ -157,6 +157,17 @@ class Broker:
         return self.parts is not None and self.parts.store.failure is not None
 
     @property
+    def is_member(self) -> bool:
+        """Whether it belongs to a Raft group."""
+        return self._live.current.is_raft
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it takes writes and is known to do so: any broker but a member that follows."""
+        raft = None if self.parts is None else self.parts.raft
+        return raft is None or (raft.is_serving and raft.is_registered)
+
+    @property
     def port(self) -> int:
         """The port it listens on."""
         assert self._listener is not None, "the broker is not open"

@@ -115,6 +115,11 @@ class RaftMode:
         return self._is_leading and self.group.is_serving
 
     @property
+    def is_registered(self) -> bool:
+        """Whether it goes by the id of a master."""
+        return self._identity.broker_id == 0
+
+    @property
     def sync_quorum(self) -> RaftQuorum:
         """What answers to sends wait for."""
         return self.group.quorum

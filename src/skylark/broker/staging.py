@@ -36,8 +36,8 @@ from ..errors import BrokerError, InvalidRecord, StoreError
 from ..model.message import Property, StoredMessage
 from ..model.topic import STAGED_TOPIC
 from ..protocol.codes import ResponseCode
-from ..protocol.properties import encode_properties
-from ..protocol.record import decode_record, pack_host
+from ..protocol.properties import LazyProperties, encode_properties, parse_properties
+from ..protocol.record import decode_record, decode_records, pack_host
 from ..store import MessageStore, PutMessage, PutStatus
 from .identity import Identity
 
@@ -55,6 +55,7 @@ TASKS_MAX: Final = 100_000
 CARRIES_MAX: Final = 30  # Days after which a sink that nobody uses is forgotten.
 _CARRY_MS: Final = 24 * 3_600_000
 _TIDY_MS: Final = 600_000
+_MARK: Final = b"\x02STAGE\x01"  # What a staged row's own properties end with.
 _SINK: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -80,10 +81,12 @@ class Group:
     physical_offset: int = 0  # Of the first.
     stored_at_ms: int = 0
 
-    def offsets(self) -> Iterator[int]:
-        """The queue offsets of all rows, in the order in which they were staged."""
+    def runs_from(self, row: int) -> Iterator[tuple[int, int]]:
+        """The queue offsets of the rows from one on, in the order in which they were staged."""
         for first, count in self.runs:
-            yield from range(first, first + count)
+            if row < count:
+                yield first + row, count - row
+            row = max(0, row - count)
 
 
 @dataclass(slots=True)
@@ -151,6 +154,21 @@ def _is_number(text: str) -> bool:
 
 def _illegal(problem: str) -> BrokerError:
     return BrokerError(ResponseCode.MESSAGE_ILLEGAL, problem)
+
+
+def _hidden(row: PutMessage, stage: str, marks: dict[tuple[str, int], bytes]) -> PutMessage:
+    """A row where nobody sees it; marks keeps what is the same for many."""
+    place = row.topic, row.queue_id
+    mark = marks.get(place)
+    if mark is None:
+        mark = marks[place] = b"\x02" + encode_properties(
+            {
+                STAGE_PROPERTY: stage,
+                Property.REAL_TOPIC: row.topic,
+                Property.REAL_QID: str(row.queue_id),
+            }
+        )
+    return PutMessage(STAGED_TOPIC, ROWS_QUEUE, row.body, row.properties + mark, *row[4:])
 
 
 class StagingService:
@@ -282,25 +300,8 @@ class StagingService:
                 "must be tried again",
             )
         rows = rows[there - first :]
-        mark = str(key)
-        results = self._store.put_group(
-            [
-                row._replace(
-                    topic=STAGED_TOPIC,
-                    queue_id=ROWS_QUEUE,
-                    properties=row.properties
-                    + b"\x02"
-                    + encode_properties(
-                        {
-                            STAGE_PROPERTY: mark,
-                            Property.REAL_TOPIC: row.topic,
-                            Property.REAL_QID: str(row.queue_id),
-                        }
-                    ),
-                )
-                for row in rows
-            ]
-        )
+        marks: dict[tuple[str, int], bytes] = {}
+        results = self._store.put_group([_hidden(row, str(key), marks) for row in rows])
         place = results[0]
         if place.status is not PutStatus.PUT_OK:
             raise BrokerError(
@@ -404,16 +405,13 @@ class StagingService:
         group = self._groups.get(key)
         copies: list[PutMessage] = []
         size = 0
-        for number, queue_offset in enumerate(() if group is None else group.offsets()):
-            if number < first:
-                continue
+        places: dict[bytes, tuple[str, int]] = {}
+        for stored in () if group is None else self._rows_from(group, first):
+            number = first + len(copies)
+            copies.append(self._copy(stored, f"{key.sink}/{key.batch}/{task}/{number}", places))
+            size += stored.size_bytes
             if len(copies) >= CHUNK_ROWS or size >= CHUNK_BYTES:
                 break
-            stored = self._read(ROWS_QUEUE, queue_offset)
-            if stored is None:
-                break
-            copies.append(self._copy(stored, f"{key.sink}/{key.batch}/{key.task}/{number}"))
-            size += stored.size_bytes
         if not copies:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
@@ -438,17 +436,47 @@ class StagingService:
         decision.applied[task] = first + len(copies)
         return results[-1].end
 
-    def _copy(self, stored: StoredMessage, row: str) -> PutMessage:
-        properties = dict(stored.properties)
-        topic = properties.pop(Property.REAL_TOPIC, "")
-        queue_id = int(properties.pop(Property.REAL_QID, "0"))
-        properties.pop(STAGE_PROPERTY, None)
-        properties[ROW_PROPERTY] = row
+    def _rows_from(self, group: Group, row: int) -> Iterator[StoredMessage]:
+        """The rows of a group from one on, up to the first that cannot be read."""
+        for first, count in group.runs_from(row):
+            offset, end = first, first + count
+            while offset < end:
+                wanted = min(CHUNK_ROWS, end - offset)
+                found = self._store.get(
+                    STAGED_TOPIC, ROWS_QUEUE, offset, wanted, bulk_bytes=CHUNK_BYTES
+                )
+                records: list[StoredMessage] = []
+                try:
+                    for chunk in found.chunks:
+                        records += decode_records(chunk)
+                except InvalidRecord as error:
+                    logger.error("staged rows from %d on cannot be read: %s", offset, error)
+                    return
+                if not records:
+                    return
+                yield from records
+                offset += len(records)
+
+    def _copy(
+        self, stored: StoredMessage, row: str, places: dict[bytes, tuple[str, int]]
+    ) -> PutMessage:
+        """A row as it was sent, and with its number; places keeps what was read of its mark."""
+        properties = stored.properties
+        assert isinstance(properties, LazyProperties)
+        own, _, mark = properties.text.rpartition(_MARK)
+        place = places.get(mark)
+        if place is None:
+            found = parse_properties(mark)
+            place = found.get(Property.REAL_TOPIC, ""), int(found.get(Property.REAL_QID, "0"))
+            places[mark] = place
+        if b"SINK_ROW\x01" in own:  # It was read from where another sink has written.
+            known = parse_properties(own)
+            known.pop(ROW_PROPERTY, None)
+            own = encode_properties(known)
         return PutMessage(
-            topic,
-            queue_id,
+            *place,
             stored.body,
-            encode_properties(properties),
+            b"%b\x02SINK_ROW\x01%b" % (own, row.encode()),
             stored.born_at_ms,
             pack_host(*stored.born_host),
             self._identity.store_host,

@@ -13,12 +13,18 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from .. import collector
-from ..broker.config import BrokerConfig
+from ..broker.config import HA_PORT_STEP, BrokerConfig
+from ..clock import SystemClock
 from ..config import Flag, Loaded, load, parse_set
+from ..errors import ConfigError
 from ..nameserver.config import NameServerConfig
 from . import exits, roles
+
+if TYPE_CHECKING:
+    from ..broker.app import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +32,11 @@ LOG_FILE_NAME = "skylark.log"
 # Each broker takes four ports in a row: fast, none, main and replication.
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
+LEADER_PATIENCE_MS = 15_000
 
 _EPILOG = """\
---set takes any key of RocketMQ's broker.conf, for all brokers. The name server's settings come from
+--set takes any key of RocketMQ's broker.conf, for all brokers. With --brokers 3 and
+--set enableDLegerCommitLog=true they are one Raft group. The name server's settings come from
 SKYLARK_* variables. The line that is printed when all is ready looks like
 
     skylark is up: name server 127.0.0.1:9876, broker broker-a 127.0.0.1:10911, data /path
@@ -82,6 +90,7 @@ class Plan:
         self._given = [parse_set(text) for text in arguments.set]
         count = _number(arguments.brokers, "--brokers", 1, BROKERS_MAX)
         port = _number(arguments.broker_port, "--broker-port", 0, 65_535)
+        self._raft = self._raft_peers(count, port)
         self.name_server = load(
             NameServerConfig,
             flags=[
@@ -97,6 +106,19 @@ class Plan:
         ]
         self.log_dir: str = arguments.log_dir or os.path.join(self.data, "logs")
 
+    def _raft_peers(self, count: int, port: int) -> str:
+        """The members of one Raft group, if the brokers are to be one; else nothing."""
+        given = {flag.key: flag.text.strip().lower() for flag in self._given}
+        if given.get("enableDLegerCommitLog") != "true" or "dLegerPeers" in given:
+            return ""
+        if port == 0:
+            raise ConfigError("--broker-port 0: members of a Raft group must know their ports")
+        host = "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host  # noqa: S104
+        return ";".join(
+            f"n{number}-{host}:{port + number * BROKER_PORT_STEP + HA_PORT_STEP}"
+            for number in range(count)
+        )
+
     @property
     def warnings(self) -> list[str]:
         """What was odd about the settings, each once."""
@@ -109,14 +131,22 @@ class Plan:
     def _broker(self, number: int, port: int) -> Loaded[BrokerConfig]:
         name = f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
         given = {flag.key for flag in self._given}
+        folder = name
+        if self._raft:
+            name, folder = "broker-a", f"broker-a-n{number}"
         own = [
             Flag("listenHost", self.host, "--host"),
             Flag("listenPort", str(port), "--broker-port"),
             Flag("brokerName", name, "--brokers"),
-            Flag("storePathRootDir", os.path.join(self.data, name), "--data"),
+            Flag("storePathRootDir", os.path.join(self.data, folder), "--data"),
             # A laptop's disk is often fuller than a server's, and has room all the same.
             Flag("diskSpaceAmpleBytes", str(8 << 30), "skylark up"),
         ]
+        if self._raft:
+            own += [
+                Flag("dLegerPeers", self._raft, "--brokers"),
+                Flag("dLegerSelfId", f"n{number}", "--brokers"),
+            ]
         for key, text in (
             ("logFormat", self._arguments.log_format),
             ("logLevel", self._arguments.log_level),
@@ -132,9 +162,17 @@ class Plan:
         )
 
 
-def _number(text: str, flag: str, low: int, high: int) -> int:
-    from ..errors import ConfigError
+async def _wait_leader(brokers: Sequence[Broker]) -> None:
+    """A group that is just being made elects its leader within a second or two."""
+    clock = SystemClock()
+    for _ in range(LEADER_PATIENCE_MS // 50):
+        if any(broker.is_serving for broker in brokers):
+            return
+        await clock.sleep_ms(50)
+    logger.warning("the Raft group has no leader yet; see docs/operations/raft.md")
 
+
+def _number(text: str, flag: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
         raise ConfigError(f"{flag} {text}: expected a whole number from {low} to {high}")
     return int(text)
@@ -166,8 +204,7 @@ def _run(plan: Plan) -> int:
 
 
 async def _serve(plan: Plan) -> int:
-    from ..broker.app import Broker, on_signals, os_broker
-    from ..clock import SystemClock
+    from ..broker.app import on_signals, os_broker
     from ..nameserver.app import NameServer
     from ..net import AsyncioNetwork
     from ..store import OsFiles
@@ -189,6 +226,8 @@ async def _serve(plan: Plan) -> int:
             if not config.namesrv_addr:
                 config = config.replace(namesrv_addr=name_server.address)
             brokers.append(await stack.enter_async_context(os_broker(config)))
+        if any(broker.is_member for broker in brokers):
+            await _wait_leader(brokers)
         collector.settle()
         shown = "".join(f", broker {broker.name} {broker.address}" for broker in brokers)
         print(
