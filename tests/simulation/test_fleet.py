@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from fleet_world import TOPIC, Fleet, Traffic
 
-from skylark.admin import Step
+from skylark.admin import Planned, Step
+from skylark.client.transactions import TransactionState
 from skylark.errors import BrokerError, ClientError
 from skylark.model.message import Message
 
@@ -272,5 +273,85 @@ def test_a_raft_group_is_restarted_in_turn_and_drained_under_traffic() -> None:
                 await fleet.clock.sleep_ms(5_000)
                 checks = await admin.check_restart("broker-r")
                 assert all(check.obstacles for check in checks)
+
+        fleet.run(scenario)
+
+
+class Undecided:
+    """A local transaction of which nobody knows how it ended."""
+
+    def execute(self, message: object, argument: object, transaction_id: str) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    def check(self, message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+def test_a_drain_names_half_messages_and_groups_that_are_away() -> None:
+    with Fleet(8) as fleet:
+        fleet.add("a-0", "broker-a")
+
+        async def scenario() -> None:
+            await fleet.serving()
+            async with fleet.admin() as admin, fleet.client() as client:
+                await admin.create_topic(TOPIC, read_queues=1, write_queues=1)
+                async with client.consumer("away", {TOPIC: "*"}, consume_from="first"):
+                    await fleet.clock.sleep_ms(6_000)
+                async with client.transactional_producer("P", Undecided()) as producer:
+                    await producer.send(Message(TOPIC, b"1"))
+                    await producer.send_in_transaction(Message(TOPIC, b"2"))
+                fleet.add("b-0", "broker-b")
+                await fleet.serving()
+                await admin.grow(await admin.plan_growth("broker-b"))
+                waited = []
+
+                async def drain(*ignored: str) -> None:
+                    async for progress in admin.drain(
+                        "broker-a", settle_ms=0, ignore_groups=ignored
+                    ):
+                        waited.append(progress)
+
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(drain(), 20)
+                (unread,) = waited[-1].unread
+                assert (unread.group, unread.messages, unread.members) == ("away", 1, 0)
+                assert waited[-1].half_messages == 1
+                # Repeated, and without the group: the half message alone holds it.
+                draining = asyncio.create_task(drain("away"))
+                await fleet.clock.sleep_ms(3_000)
+                assert (waited[-1].unread, waited[-1].half_messages) == ((), 1)
+                (pending,) = await admin.transactions()
+                await admin.resolve_transaction(pending.offset_id, commits=False)
+                await asyncio.wait_for(draining, 10)
+                assert waited[-1].is_done
+
+        fleet.run(scenario)
+
+
+def test_ordered_topics_are_left_alone_unless_they_are_meant() -> None:
+    with Fleet(9) as fleet:
+        for name in ("broker-a", "broker-b", "broker-c"):
+            fleet.add(name, name)
+
+        async def scenario() -> None:
+            await fleet.serving()
+            async with fleet.admin() as admin:
+                for name in ("broker-a", "broker-b"):
+                    await admin.create_topic(TOPIC, broker=name, read_queues=2, write_queues=2)
+                for server in admin._name_servers.each():
+                    await server.put_kv("ORDER_TOPIC_CONFIG", TOPIC, "broker-a:2;broker-b:2")
+                plan = await admin.plan_growth("broker-c")
+                assert [topic.state for topic in plan.topics] == [Planned.ORDERED]
+                (grown,) = await admin.grow(plan)
+                assert grown.brokers == ("broker-a", "broker-b")
+                await admin.grow(await admin.plan_growth("broker-c", order_topics=True))
+                shown = await admin.topic(TOPIC)
+                assert shown.order_conf == "broker-a:2;broker-b:2;broker-c:2"
+                assert len(shown.places) == 3
+                with pytest.raises(ClientError, match="queues of ordered topics: Orders"):
+                    await admin.check_drain("broker-a")
+                async for _ in admin.drain("broker-a", order_topics=True, settle_ms=0):
+                    pass
+                assert (await admin.topic(TOPIC)).order_conf == "broker-b:2;broker-c:2"
 
         fleet.run(scenario)
