@@ -33,11 +33,11 @@ def as_error(error: BaseException, where: str = "") -> SkylarkError:
         return error
     kind, text = _found(error)
     text = f"{where}: {text}" if where else text
-    if kind in _WRONG_USE or kind == "AnalysisException":
-        return ConfigError(text)
     if kind in _UNREACHABLE:
         address, _, problem = text.partition(": ")
         return TransportError(address, problem)
+    if kind in _WRONG_USE or is_about_a_query(error):
+        return ConfigError(text)
     return SkylarkError(text)
 
 
@@ -68,15 +68,20 @@ def _read(error: BaseException) -> tuple[str, str]:
 
 def is_about_a_query(error: BaseException) -> bool:
     """Whether Spark says that a query or its options make no sense, before anything ran."""
+    if _condition(error).startswith("DATA_SOURCE_NOT_FOUND"):
+        return True
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"AnalysisException", "ParseException", "IllegalArgumentException"})
 
 
 def explained(error: BaseException, names: list[str]) -> str:
     """The line for a query that cannot be analysed; a table that is not there, in our words."""
-    condition = getattr(error, "getCondition", lambda: None)() or ""
-    if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
+    if _condition(error).startswith("TABLE_OR_VIEW_NOT_FOUND"):
         parameters = getattr(error, "getMessageParameters", lambda: None)() or {}
         name = str(parameters.get("relationName", "?")).strip("`")
         return f"there is no source or step {name} above; the pipeline has {', '.join(names)}"
     return one_line(error)
+
+
+def _condition(error: BaseException) -> str:
+    return getattr(error, "getCondition", lambda: None)() or ""

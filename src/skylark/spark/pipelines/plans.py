@@ -68,7 +68,7 @@ class Plan:
             raise
         except Exception as error:
             known = causes.as_error(error)
-            if isinstance(known, ConfigError) or causes.is_about_a_query(error):
+            if isinstance(known, ConfigError):
                 place.refuse(causes.explained(error, self._names()))
             raise known from error
 
