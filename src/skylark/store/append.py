@@ -298,10 +298,9 @@ def is_storable(log: LogCursor, message: PutMessage, size: int) -> bool:
         and size <= log.record_max
         and len(message.born_host) in (8, 20)
         and len(message.store_host) in (8, 20)
-        and all(
-            -(2**31) <= value < 2**31
-            for value in (message.flag, message.sys_flag, message.reconsume_times)
-        )
+        and -(2**31) <= message.flag < 2**31
+        and -(2**31) <= message.sys_flag < 2**31
+        and -(2**31) <= message.reconsume_times < 2**31
         and -(2**63) <= message.born_at_ms < 2**63
         and -(2**63) <= message.prepared_transaction_offset < 2**63
     )

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from ..errors import StoreDamaged, StoreFull
 from ..protocol.record import BLANK_MAGIC, BLANK_SIZE_MIN, MAGIC, encode_blank, stored_at_position
 from . import append
-from .append import LogCursor, PutMessage, PutResult, QueueTable, Stop, message_size
+from .append import LogCursor, PutMessage, PutResult, QueueTable, Stop
 from .config import StoreConfig
 from .files import Files, Region
 from .mapped_file import MappedFile, MappedFileQueue, RegionCache, file_name
@@ -174,11 +174,10 @@ class CommitLog:
         """Append messages[at:stop] as far as the file goes; see append.append_batch."""
         return append.append_batch(self.cursor, messages, at, stop, queues, stored_at_ms, results)
 
-    def fits(self, messages: Sequence[PutMessage]) -> bool:
-        """Whether all of these go into the current file."""
+    def fits(self, total: int) -> bool:
+        """Whether records of so many bytes go into the current file."""
         if self.cursor.buffer is None:
             return False
-        total = sum(message_size(message) for message in messages)
         return total + BLANK_SIZE_MIN <= self._file_bytes - self.cursor.write_at
 
     def append_raw(self, data: bytes | memoryview) -> None:

@@ -414,12 +414,17 @@ class MessageStore:
             return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
         refusal = None
         total = 0
+        table, cursor = self.queues.table, self.log.cursor
         for message in messages:
-            total += message_size(message)
-            refusal = refusal or self._refusal(message) or self._make_queue(message)
+            size = message_size(message)
+            total += size
+            if refusal is None and not is_storable(cursor, message, size):
+                refusal = self._refusal(message)
+            if refusal is None and message.queue_id not in table.get(message.topic, {}):
+                refusal = self._make_queue(message)
         if refusal is None and total > self.config.mapped_file_size_commit_log - 8:
             refusal = PutStatus.MESSAGE_ILLEGAL
-        if refusal is None and not self.log.fits(messages):
+        if refusal is None and not self.log.fits(total):
             refusal = self._roll()
         if refusal is not None:
             return [PutResult(refusal)] * len(messages)
@@ -528,24 +533,6 @@ class MessageStore:
         if offset > self.agreed:
             self.agreed = offset
             self.dispatch()
-
-    def count_undispatched(self) -> None:
-        """Let the next put continue queues whose last records are not dispatched yet.
-
-        A member that begins to lead may have records that are not agreed. It appends behind them,
-        and they will be in their queues before what it appends.
-        """
-        at = self.dispatcher.position
-        while at < self.log.appended and (found := self.log.buffer_at(at)) is not None:
-            buffer, position = found
-            info = decode_dispatch(buffer, position)
-            if info is None:
-                at += len(buffer) - position
-                continue
-            at += info.size_bytes
-            if info.sys_flag & 0xC in (0x0, 0x8):
-                cursor = self.queues.queue(info.topic, info.queue_id).cursor
-                cursor.next_offset = max(cursor.next_offset, info.queue_offset + 1)
 
     def begin_flush(self) -> FlushWork:
         """The work that makes everything appended so far durable."""
