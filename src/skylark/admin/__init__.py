@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from .client import NEWEST as NEWEST
     from .client import AdminClient as AdminClient
     from .client import connect as connect
-    from .draining import DrainProgress as DrainProgress
-    from .draining import Unread as Unread
     from .figures import BrokerFigures as BrokerFigures
     from .figures import FoundMessage as FoundMessage
     from .figures import GroupFigures as GroupFigures
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from .growth import Planned as Planned
     from .growth import PlannedGroup as PlannedGroup
     from .growth import PlannedTopic as PlannedTopic
+    from .leftovers import DrainProgress as DrainProgress
+    from .leftovers import Unread as Unread
     from .raft_figures import RaftFigures as RaftFigures
     from .rolling import RestartCheck as RestartCheck
     from .rolling import RestartEvent as RestartEvent
@@ -46,7 +46,7 @@ else:
     __getattr__, __dir__ = front_door(
         globals(),
         {
-            "draining": ("DrainProgress", "Unread"),
+            "leftovers": ("DrainProgress", "Unread"),
             "growth": ("GrowthPlan", "GrownTopic", "Planned", "PlannedGroup", "PlannedTopic"),
             "rolling": ("RestartCheck", "RestartEvent", "Step"),
             "topology": (

@@ -13,64 +13,24 @@ repeated, and taken back with undrain().
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
 from typing import Final
 
-from ..errors import BrokerError, ClientError, TransportError
-from ..model.group import MessageModel, is_system_group
-from ..model.topic import is_dlq_topic
-from ..remote import RemoteBroker, RemoteNameServer
+from ..errors import BrokerError, ClientError, NoRoute, TransportError
+from ..remote import RemoteNameServer
 from .asking import each
 from .growth import ORDER_TOPIC_CONFIG, GrowthActions, without_broker
+from .leftovers import DrainProgress, what_is_left
 from .topology import WRITE, BrokerGroup, name_some
 
+AWAY_MS: Final = 60_000  # So long the broker may be without a master while it is drained.
 SETTLE_MS: Final = 35_000  # Clients ask for routes every 30 s.
 ROUTES_WITHIN_MS: Final = 10_000
 _LOOK_MS: Final = 200
-_NOT_SUPPORTED: Final = 3
-_CONSUMER_NOT_ONLINE: Final = 206
-_LEVEL_KEY: Final = "scheduleMessageOffset_"
 
 _Wanted = Callable[[bool, bool], bool]
 """Whether a permission is as it shall be: what the topic has, what a name server shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What one group has not read of one topic."""
-
-    group: str
-    topic: str
-    messages: int
-    members: int  # How many are online.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainProgress:
-    """What a broker still has for somebody."""
-
-    broker: str
-    unread: tuple[Unread, ...] = ()
-    delayed: int = 0  # Messages of delay levels.
-    timers: int = 0  # Messages with a time of their own.
-    repeats: int = 0  # Of these timers: messages that come again and again until cancelled.
-    half_messages: int = 0
-    quiet_ms: int = 0  # For how long nothing was written.
-    settle_ms: int = 0
-    dead_letters: int = 0  # They stay; resend those that matter.
-    notes: tuple[str, ...] = ()
-
-    @property
-    def messages(self) -> int:
-        """How many are left for somebody."""
-        pending = self.delayed + self.timers + self.half_messages
-        return pending + sum(item.messages for item in self.unread)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the broker may be stopped."""
-        return self.messages == 0 and self.quiet_ms >= self.settle_ms
 
 
 class DrainActions(GrowthActions):
@@ -126,28 +86,25 @@ class DrainActions(GrowthActions):
             for server in self._name_servers.each():
                 await server.put_kv(ORDER_TOPIC_CONFIG, topic, value)
         written, since_ms = -1, self._clock.monotonic_ms()
+        seen_ms = since_ms
         while True:
-            master = self._remote(_master_of(group))
-            runtime = await master.get_runtime_info()
-            total = int(runtime.get("msgPutTotalTodayNow", "0"))
             now_ms = self._clock.monotonic_ms()
-            if total != written:
-                written, since_ms = total, now_ms
-            progress = DrainProgress(
-                broker=broker,
-                unread=tuple(await self._unread(group, master, ignore_groups)),
-                delayed=_delayed(runtime),
-                timers=await _timers(master),
-                repeats=await _timers(master, repeats=True),
-                half_messages=await _half_messages(master),
-                quiet_ms=now_ms - since_ms,
-                settle_ms=settle_ms,
-                dead_letters=await _dead_letters(group, master),
-                notes=notes,
-            )
-            yield progress
-            if progress.is_done:
-                return
+            try:
+                total, left = await self._left(group, ignore_groups)
+            except (TransportError, NoRoute):
+                # It is restarted, or another one becomes master.
+                if now_ms - seen_ms > AWAY_MS:
+                    raise
+            else:
+                seen_ms = now_ms
+                if total != written:
+                    written, since_ms = total, now_ms
+                progress = replace(
+                    left, quiet_ms=now_ms - since_ms, settle_ms=settle_ms, notes=notes
+                )
+                yield progress
+                if progress.is_done:
+                    return
             await self._clock.sleep_ms(every_ms)
 
     async def undrain(self, broker: str) -> BrokerGroup:
@@ -169,7 +126,8 @@ class DrainActions(GrowthActions):
     # Permissions.
 
     async def _take_writes(self, group: BrokerGroup) -> tuple[str, ...]:
-        notes = []
+        # First, since they may refuse it: then nothing has changed.
+        notes = await self._wipe(group)
         for member in group.members:
             if not member.is_reachable:
                 notes.append(
@@ -186,7 +144,6 @@ class DrainActions(GrowthActions):
                     f"{member.address} was started without a config file: after a restart it takes "
                     "writes again"
                 )
-        notes += await self._wipe(group)
         await self._wait_wiped(group)
         return tuple(notes)
 
@@ -242,87 +199,17 @@ class DrainActions(GrowthActions):
 
     # What is left.
 
-    async def _unread(
-        self, group: BrokerGroup, master: RemoteBroker, ignored: Collection[str]
-    ) -> list[Unread]:
-        """What groups have not read: those that have read something here, and those online."""
-        left: dict[tuple[str, str], int] = {}
-        for entry in (await master.get_all_consume_stats()).groups:
-            for name, stats in entry.items():
-                for one in stats:
-                    for queue, at in one.offsets.items():
-                        key = (name, queue.topic)
-                        behind = max(0, at.broker_offset - at.consumer_offset)
-                        left[key] = left.get(key, 0) + behind
-        names = sorted((await master.get_groups()).groups)
-        online: dict[str, int] = {}
-
-        async def look(name: str) -> None:
-            try:
-                found = await master.get_consumer_connections(name)
-            except BrokerError as error:
-                if error.code != _CONSUMER_NOT_ONLINE:
-                    raise
-                return
-            online[name] = len(found.connections)
-            if found.message_model is MessageModel.BROADCASTING:
-                return  # Its members keep their own offsets.
-            for topic in found.subscriptions:
-                if topic in group.topics and (name, topic) not in left:
-                    # It has committed nothing yet; what it begins with, it alone knows.
-                    stats = await master.get_topic_stats(topic)
-                    left[name, topic] = sum(
-                        at.max_offset - at.min_offset for at in stats.offsets.values()
-                    )
-
-        await each(look, [name for name in names if not is_system_group(name)])
-        return [
-            Unread(name, topic, messages, online.get(name, 0))
-            for (name, topic), messages in sorted(left.items())
-            if messages and name not in ignored and not is_system_group(name)
-        ]
-
-
-def _master_of(group: BrokerGroup) -> str:
-    if group.master is None:
-        raise ClientError(
-            f"broker {group.name} has no master, and nothing delivers what it holds",
-            hint="start its master, or wait until a replica has taken over",
-            broker=group.name,
-        )
-    return group.master.address
-
-
-def _delayed(runtime: Mapping[str, str]) -> int:
-    waiting = 0
-    for key, value in runtime.items():
-        if key.startswith(_LEVEL_KEY):
-            at, _, end = value.partition(",")
-            waiting += max(0, int(end) - int(at))
-    return waiting
-
-
-async def _timers(master: RemoteBroker, *, repeats: bool = False) -> int:
-    try:
-        return (await master.list_timers(count_max=1, repeats=repeats)).total
-    except BrokerError as error:
-        if error.code == _NOT_SUPPORTED:
-            return 0  # RocketMQ 4.x has none.
-        raise
-
-
-async def _half_messages(master: RemoteBroker) -> int:
-    try:
-        return (await master.list_transactions(group=None, count_max=1)).pending
-    except BrokerError as error:
-        if error.code == _NOT_SUPPORTED:
-            return 0  # RocketMQ's brokers do not say; the runbook tells where to look.
-        raise
-
-
-async def _dead_letters(group: BrokerGroup, master: RemoteBroker) -> int:
-    async def count(topic: str) -> int:
-        stats = await master.get_topic_stats(topic)
-        return sum(at.max_offset - at.min_offset for at in stats.offsets.values())
-
-    return sum(await each(count, [topic for topic in group.topics if is_dlq_topic(topic)]))
+    async def _left(
+        self, group: BrokerGroup, ignored: Collection[str]
+    ) -> tuple[int, DrainProgress]:
+        """How much has been written to a broker in all, and what it holds for somebody."""
+        info = await self._name_servers.get_cluster_info()
+        known = info.brokers.get(group.name)
+        if known is None or known.master_address is None:
+            raise NoRoute(
+                f"broker {group.name} has no master, and nothing delivers what it holds",
+                hint="start its master, or wait until a replica has taken over",
+                broker=group.name,
+            )
+        master = self._remote(known.master_address)
+        return await what_is_left(group, master, ignored)
