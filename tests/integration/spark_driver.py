@@ -9,6 +9,7 @@ spark_faults.py has the steps at which it dies, and the folder in which it works
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -51,8 +52,9 @@ def main(namesrv: str, source: str, sink: str, rows_max: int) -> None:
 
 
 def wait_for_end(over: threading.Event) -> None:
-    """Whoever started this driver tells it when to stop."""
-    sys.stdin.readline()
+    """Whoever started this driver tells it when to stop, or is gone, and so is this."""
+    if not sys.stdin.readline():
+        os.killpg(0, signal.SIGKILL)
     over.set()
 
 
