@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from broker_group_world import BrokerGroupWorld
 
+from skylark.testing.checks import eventually
+
 SEEDS = range(4)
 ROUNDS = 6
 
@@ -100,4 +102,59 @@ def test_the_route_names_the_new_leader_at_once_and_the_old_one_as_a_follower() 
             assert world.parts(first).identity.broker_id == int(first.name[1:]) + 1
 
     with BrokerGroupWorld(100) as world:
+        world.run(scenario)
+
+
+def test_a_member_with_a_new_disk_learns_all_tables_though_their_first_records_are_deleted() -> (
+    None
+):
+    async def scenario(world: BrokerGroupWorld) -> None:
+        leader = await world.wait_leader()
+        async with world.traffic():
+            await world.clock.sleep_ms(6_000)
+        await world.wait_level()
+        for node in world.nodes:
+            assert node.files is not None
+            logs = [path for path in node.files.all_paths() if "/commitlog/" in path]
+            for path in sorted(logs)[:-1]:
+                node.files.set_modified_ms(path, 0)
+            world.parts(node).retention.clean_soon()
+        await eventually(
+            lambda: all(world.store(node).log.start > 0 for node in world.nodes),
+            within_ms=60_000,
+            what="old files are deleted",
+        )
+        victim = next(node for node in world.nodes if node is not leader)
+        victim.crash()
+        world.lose_disk(victim)
+        victim.start()
+        await world.wait_readmitted(victim)
+        await world.wait_level()
+        assert world.store(victim).log.start > 0
+        parts = world.parts(victim)
+        assert world.made <= parts.topics.topics.keys()
+        assert parts.topics.body() == world.parts(leader).topics.body()
+        assert parts.groups.body() == world.parts(leader).groups.body()
+        assert parts.offsets.body() == world.parts(leader).offsets.body()
+
+    with BrokerGroupWorld(200, file_reserved_time=1) as world:
+        world.run(scenario)
+
+
+def test_the_preferred_member_leads_once_it_has_everything() -> None:
+    async def scenario(world: BrokerGroupWorld) -> None:
+        await world.wait_leader()
+
+        def leads() -> bool:
+            leader = world.leader()
+            return leader is not None and leader.name == "n2"
+
+        await eventually(leads, within_ms=20_000, what="n2 leads")
+        world.nodes[2].crash()
+        await world.clock.sleep_ms(5_000)
+        assert world.leader() is not None
+        world.nodes[2].start()
+        await eventually(leads, within_ms=20_000, what="n2 leads again")
+
+    with BrokerGroupWorld(300, preferred_leader_id="n2") as world:
         world.run(scenario)

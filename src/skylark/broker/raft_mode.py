@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 TRANSFER_TIMEOUT_MS: Final = 3_000
 PREFERENCE_LOOK_MS: Final = 5_000
 NEAR_BYTES: Final = 1 << 20
+BEGIN_AGAIN_MS: Final = 500
 
 
 class Scope(Protocol):
@@ -215,13 +216,13 @@ class RaftMode:
                 await self._end_tasks()
                 if self.group.is_serving and not self._is_stopping:
                     self._begin_leading(scope)
-            if self.is_serving and self._identity.broker_id != 0:
+            if self.is_serving and not self.is_registered:
                 try:
-                    await self.state.settled()
+                    await self.state.begun()
                 except BrokerError as error:
                     logger.warning("term=%d not begun: %s", self.group.term, error.remark)
-                    if self.is_serving:
-                        self._wake.set()
+                    await self._clock.sleep_ms(BEGIN_AGAIN_MS)
+                    self._wake.set()
                 else:
                     self._be(0)
 
@@ -229,13 +230,13 @@ class RaftMode:
         self._is_leading = True
         self._turns += 1
         logger.info("term=%d begins, this broker leads", self.group.term)
-        try:
-            self.state.begin_leading()
-            self._transactions.load()
-            self._staging.load()
-        except (BrokerError, StoreError) as error:
-            # The disk is full, say: reads go on, and writes are refused for that reason.
-            logger.error("term=%d begins with a problem: %s", self.group.term, error)
+        self.state.begin_leading()
+        for service in (self._transactions, self._staging):
+            try:
+                service.load()
+            except (BrokerError, StoreError) as error:
+                # The disk is full, say: reads go on, and writes are refused for that reason.
+                logger.error("term=%d begins with a problem: %s", self.group.term, error)
         self._timers.begin_leading()
         self._tasks = [
             scope.spawn(self._delay.run()),

@@ -96,6 +96,7 @@ class StateLog:
         self._parts_at = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._saved_applied = -1
+        self._is_begun = False
         self._turn = 0  # How often this broker has ceased to lead.
         self.applied_total = 0
         self._collected_bytes = 0
@@ -136,7 +137,7 @@ class StateLog:
 
     def write(self, change: Change, value: Mapping[str, Any]) -> None:
         """Append one record; it counts when it comes back. Raises BrokerError."""
-        if not self.is_open:
+        if not self.may_write():
             raise not_leading()
         self._append([{"v": FORMAT_VERSION, "kind": str(change), **value}])
 
@@ -155,7 +156,8 @@ class StateLog:
             if result.status is not PutStatus.PUT_OK:
                 raise BrokerError(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    f"the change cannot be stored: {result.status.name}; see the broker's log",
+                    f"the change cannot be stored: {result.status.name}; look at the broker's disk "
+                    "and log",
                 )
             self._written = result.queue_offset + 1
         return sum(result.size_bytes for result in results)
@@ -189,7 +191,7 @@ class StateLog:
                 ) from None
             finally:
                 self._waiting = [item for item in self._waiting if item[1] is not future]
-        if not self.is_open or turn != self._turn:
+        if not self.may_write() or turn != self._turn:
             raise not_leading()
 
     def begin_leading(self) -> None:
@@ -199,8 +201,15 @@ class StateLog:
         self._offsets.begin_leading()
         self._locks.begin_leading()
         self._delay.begin_leading()
-        # Name servers take over topics when their version is a new one.
-        self._topics.touch()
+        self._is_begun = False
+
+    async def begun(self) -> None:
+        """Wait until a first record of this turn has been agreed on; raises BrokerError."""
+        if not self._is_begun:
+            # Name servers take over topics when their version is a new one.
+            self._topics.touch()
+            self._is_begun = True
+        await self.settled()
 
     def end_leading(self) -> None:
         """Write no more; those who wait are told."""

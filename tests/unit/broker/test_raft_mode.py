@@ -187,6 +187,64 @@ def test_a_leader_that_stops_hands_over_first(raft: RaftWorld) -> None:
     raft.run(main)
 
 
+def test_a_leader_without_room_on_its_disk_becomes_master_when_there_is_some(
+    raft: RaftWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with raft.member() as group:
+            store = raft.parts.store
+            monkeypatch.setattr(raft.parts.retention, "look", lambda: None)
+            store.is_disk_full = True
+            group.lead()
+            await raft.clock.sleep_ms(3_000)
+            assert raft.parts.identity.broker_id == 1
+            store.is_disk_full = False
+            await raft.clock.sleep_ms(1_000)
+            assert raft.parts.identity.broker_id == 0
+
+    raft.run(main)
+
+
+def test_a_transaction_is_ended_once_whoever_leads_and_not_by_an_end_that_was_not_agreed_on(
+    raft: RaftWorld,
+) -> None:
+    async def main() -> None:
+        async with raft.member() as group, raft.connected() as client:
+            await raft.leading()
+            half = await client.send(
+                "T", b"money", properties={"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K"}
+            )
+            assert half.code == ResponseCode.SUCCESS
+            stored = raft.parts.store.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+            assert stored is not None
+            entry = stored.entry(0)
+            assert entry is not None
+            end = {
+                "producerGroup": "P",
+                "tranStateTableOffset": 0,
+                "commitLogOffset": entry.physical_offset,
+                "commitOrRollback": 8,
+                "fromTransactionCheck": False,
+                "msgId": "K",
+            }
+            group.is_holding = True
+            ending = raft.loop.create_task(client.call(RequestCode.END_TRANSACTION, end))
+            await raft.clock.sleep_ms(100)
+            group.lose("n1")
+            assert (await ending).code != ResponseCode.SUCCESS
+            await group.cut()
+            assert (await client.pull("T")).code != ResponseCode.SUCCESS
+            group.is_holding = False
+            await raft.leading()
+            assert len(raft.parts.transactions) == 1
+            for _ in range(2):
+                answer = await client.call(RequestCode.END_TRANSACTION, end)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert [m.body for m in records(await client.pull("T"))] == [b"money"]
+
+    raft.run(main)
+
+
 # Tables.
 
 
