@@ -309,8 +309,7 @@ def test_an_empty_member_begins_where_the_leader_keeps_its_log() -> None:
     assert raft.log.start == start
     assert raft.log.last == raft.committed == log.last
     assert raft.log.term_at(start) == term
-    answer = raft.ready().messages[-1]
-    assert (answer.ok, answer.at, answer.commit) == (True, start, log.last), "not on its disk yet"
+    assert raft.ready().messages == [], "not on its disk yet"
     raft.synced(raft.log.last)
     assert raft.ready().messages[-1].at == log.last
 
@@ -423,7 +422,9 @@ def test_a_follower_answers_for_what_its_disk_has() -> None:
     )
     chunk = Chunk(0, 50, 1, (Record(50, 1, b"x", 0),))
     raft.step(Message(Kind.APPEND, "n2", "n1", 1, 0, 0, chunk))
-    assert [(m.at, m.commit) for m in raft.ready().messages] == [(0, 50)]
+    assert raft.ready().messages == []
+    raft.step(Message(Kind.APPEND, "n2", "n1", 1, 50, 1))
+    assert [(m.at, m.commit) for m in raft.ready().messages] == [(0, 50)], "a heartbeat, at once"
     raft.synced(50)
     assert [(m.at, m.commit) for m in raft.ready().messages] == [(50, 50)]
 
@@ -453,7 +454,23 @@ def test_a_lease_lasts_as_long_as_a_majority_has_answered_lately() -> None:
     assert raft.lease_ticks == 0
     assert raft.is_leader
     raft.tick()
+    raft.tick()
     assert not raft.is_leader
+
+
+def test_a_member_that_was_just_started_gives_no_vote_yet() -> None:
+    """It may have answered a leader a moment before, who relies on it."""
+    raft = Raft(
+        "n1", ("n1", "n2", "n3"), MemoryLog(), random.Random(1), hard_state=HardState(3, None)
+    )
+    for kind in (Kind.PRE_VOTE, Kind.VOTE):
+        raft.step(Message(kind, "n2", "n1", 4))
+    assert raft.term == 3
+    assert not any(message.ok for message in raft.ready().messages)
+    for _ in range(10):
+        raft.tick()
+    raft.step(Message(Kind.VOTE, "n2", "n1", 4))
+    assert raft.vote == "n2"
 
 
 def test_terms_are_found_by_position() -> None:

@@ -168,8 +168,8 @@ class Raft:
         """For how many ticks from now on nobody else can lead; none while it hands over."""
         if not self.is_settled or self._transfer_to is not None:
             return 0
-        # One tick of those who answer may have begun before ours.
-        return max(0, self._election_ticks - 1 - (self._ticks - self._quorum_beat()))
+        # A tick of those who answer may have begun before ours, and clocks differ a little.
+        return max(0, self._election_ticks - 2 - (self._ticks - self._quorum_beat()))
 
     @property
     def is_transferring(self) -> bool:
@@ -277,6 +277,8 @@ class Raft:
     def _has_live_leader(self) -> bool:
         if self.is_leader:
             return True  # Its quorum is checked.
+        if self._ticks < self._election_ticks:
+            return True  # Before it was started again, it may have answered one.
         return self.leader is not None and self._elapsed < self._election_ticks
 
     @property
@@ -407,10 +409,11 @@ class Raft:
             peer.next, peer.is_probing = log.start, True
         while True:
             chunk: Chunk | None = None
-            # While probing, only heartbeats and answers set the pace.
+            # While probing, only heartbeats and answers set the pace. Later a heartbeat is without
+            # records, so that it is answered at once, however slow the other's disk is.
             if (
                 peer.next < log.last
-                and (is_heartbeat or not peer.is_probing)
+                and is_heartbeat == peer.is_probing
                 and peer.next - peer.match < UNCONFIRMED_BYTES_MAX
             ):
                 chunk = log.read(peer.next, PROBE_BYTES_MAX if peer.is_probing else CHUNK_BYTES_MAX)
@@ -425,7 +428,6 @@ class Raft:
             if chunk is None or peer.is_probing:
                 return
             peer.next = chunk.end
-            is_heartbeat = False
 
     def _on_append_answer(self, message: Message) -> None:
         if not self.is_leader:
@@ -524,17 +526,20 @@ class Raft:
         ):
             self._refuse_append(message)
             return
+        is_longer = False
         if chunk is not None and end > self.committed:
             at = self._parting(chunk)
             if at < chunk.end:
                 if at < log.last:
                     self._cut(at)
                 log.append(chunk, at)
+                is_longer = True
         self._matched = max(self._matched, end, self.committed)
         self.problem = ""
         # Never beyond what is known to be the leader's: the rest of our log may be another's.
         self.committed = max(self.committed, min(message.commit, self._matched))
-        self._answer_append()
+        if not is_longer:  # Else the answer comes when the disk has it.
+            self._answer_append()
         self._maybe_readmit()
 
     def _cut(self, position: int) -> None:

@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 _HEARTBEAT_TICKS: Final = 2
 _ELECTION_TICKS_MIN: Final = 5
 _FULL_RETRY_MS: Final = 60_000
+_SHOW_BYTES: Final = 4 << 20
 
 
 class FlushWaiter(Protocol):
@@ -231,6 +232,7 @@ class RaftGroup:
         self._wants_pause = asyncio.Event()
         self._is_pausing = False
         self._is_growing = False
+        self._is_showing = False
         self._flushing: asyncio.Future[bool] | None = None
         self._flush_end = 0
         self._ticked_ms = clock.monotonic_ms()
@@ -423,11 +425,28 @@ class RaftGroup:
         self.links.send(ready.messages)
         raft.advance(ready)
         self._watch_disk()
-        assert store.agreed is not None
-        if ready.committed > store.agreed:
-            self._do(lambda: store.agree(ready.committed))
+        self._show()
         self._note_status()
         self.quorum.advance()
+
+    def _show(self) -> None:
+        """Make visible what is agreed; much of it at once only in steps, between which others run.
+
+        After a restart of all members that may be a minute's worth of messages.
+        """
+        store = self._store
+        assert store.agreed is not None
+        end = min(self.raft.committed, store.agreed + _SHOW_BYTES)
+        if end > store.agreed:
+            self._do(lambda: store.agree(end))
+            if end < self.raft.committed and not self._is_showing:
+                self._is_showing = True
+                asyncio.get_running_loop().call_soon(self._show_more)
+
+    def _show_more(self) -> None:
+        self._is_showing = False
+        if self._is_running:
+            self._work()
 
     def _watch_disk(self) -> None:
         """Have the core told when our own disk has more of the log."""

@@ -302,8 +302,7 @@ class StoreLog:
         store = self._store
         if not self.may_lead:
             return False
-        # Nothing is dispatched that is not agreed; its queue offsets are given out all the same.
-        store.count_undispatched()
+        self._continue_queue()
         self.terms.begin(term, self.last)
         self.save_terms()
         body = json.dumps({"leader": leader, "term": term}).encode()
@@ -322,3 +321,17 @@ class StoreLog:
             logger.error("term=%d not begun: the store says %s", term, status.name)
             return False
         return True
+
+    def _continue_queue(self) -> None:
+        """Let the next term's record have the queue offset behind that of the last one.
+
+        What is not agreed is not dispatched, so its queue does not know of it. No other queue needs
+        this: nothing else is put before everything is agreed and dispatched.
+        """
+        for start in reversed(self.terms.starts):
+            record = self._log.record(self._log.blank_end(start) or start)
+            info = None if record is None else decode_dispatch(record)
+            if info is not None and info.topic == RAFT_TOPIC:
+                cursor = self._store.queues.queue(RAFT_TOPIC, 0).cursor
+                cursor.next_offset = max(cursor.next_offset, info.queue_offset + 1)
+                return
