@@ -672,6 +672,21 @@ def test_a_queue_that_is_gone_ends_a_stream_unless_that_is_allowed(world: World)
     assert len(use.rows(topic="ContractA", start=start, failOnDataLoss="false")) == COUNT
 
 
+def test_a_queue_that_was_made_anew_ends_a_stream_or_is_read_from_its_beginning(
+    world: World,
+) -> None:
+    use = StreamReading(world.address)
+    start = {"v": 1, "q": {"ContractA": {world.broker: {"0": 1_000}}}}
+    with pytest.raises(DataLoss, match=r"read up to 1000 and ends at .*failOnDataLoss=false"):
+        use.rows(topic="ContractA", start=start)
+    rows = use.rows(topic="ContractA", start=start, failOnDataLoss="false")
+    assert numbers(rows) == list(range(COUNT))
+    # A replica that lags behind is not believed; the query waits for its master.
+    world.patch.setattr(Brokers, "has_master", lambda self, queue: False)
+    rows = use.rows(topic="ContractA", start=start)
+    assert {row["queue_id"] for row in rows} == {1, 2, 3}
+
+
 def test_a_stream_that_crashed_at_once_begins_where_it_had_begun(world: World) -> None:
     # Spark asks for the first offset again if the first micro-batch was not committed.
     topic = "ContractBegin"

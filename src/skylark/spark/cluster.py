@@ -324,6 +324,11 @@ class Cluster:
         """The offset after the last message."""
         return int(self.ask_queue(queue, RequestCode.GET_MAX_OFFSET, {})["offset"])
 
+    def has_master(self, queue: QueueKey) -> bool:
+        """Whether it is the master of its broker that is asked about a queue."""
+        data = self.route(queue.topic).route.broker(queue.broker)
+        return data is not None and 0 in data.addresses
+
     def offset_at(self, queue: QueueKey, at_ms: int) -> int:
         """The first message stored at a time or later, exact to the millisecond.
 

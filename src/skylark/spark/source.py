@@ -384,6 +384,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in begin:  # One that appears later is read from its first message.
                 begin[queue] = cluster.min_offset(queue)
         newest = self._target if self._target is not None else self._newest(cluster)
+        shorter = self._shorter(cluster, begin, newest)
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if isinstance(limit, ReadAllAvailable):
             count_max = None
@@ -392,7 +393,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = _bytes_per_message(cluster, self.plan.options, ranges(begin, newest))
             by_bytes = max(1, int(bytes_max / max(1.0, size)))
             count_max = by_bytes if count_max is None else min(count_max, by_bytes)
-        return to_json(admit(begin, newest, count_max))
+        return to_json({**admit(begin, newest, count_max), **shorter})
 
     def _check_topics(self, cluster: Cluster, begin: Offsets) -> None:
         """Refuse a checkpoint that another query has made."""
@@ -413,6 +414,24 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "failOnDataLoss=false to go on without it"
             )
 
+    def _shorter(self, cluster: Cluster, begin: Offsets, newest: Offsets) -> Offsets:
+        """Queues that end before the place where they were read to: they were made anew.
+
+        A replica that lags behind its master says nothing of the kind.
+        """
+        found = {
+            queue: newest[queue]
+            for queue, offset in begin.items()
+            if offset > newest.get(queue, offset) and cluster.has_master(queue)
+        }
+        for queue in found if self.plan.options.fail_on_data_loss else ():
+            raise DataLoss(
+                f"{queue} has been read up to {begin[queue]} and ends at {newest[queue]}: it has "
+                "lost messages, or is another one of that name. Set failOnDataLoss=false to read "
+                "what it has now"
+            )
+        return found
+
     def _newest(self, cluster: Cluster) -> Offsets:
         queues = cluster.queues(cluster.topics(self.plan.options))
         return {queue: cluster.max_offset(queue) for queue in queues}
@@ -421,8 +440,9 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         first, last = from_json(start), from_json(end)
         self._check_topics(cluster, first)
-        for queue in last:
-            first.setdefault(queue, cluster.min_offset(queue))
+        for queue, offset in last.items():
+            if first.get(queue, offset + 1) > offset:  # New, or made anew.
+                first[queue] = cluster.min_offset(queue)
         wanted = ranges(first, last)
         there = {one.queue: cluster.min_offset(one.queue) for one in wanted}
         gone = [one for one in lost(first, there) if last[one.queue] > one.start]
