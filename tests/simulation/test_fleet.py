@@ -66,6 +66,31 @@ def test_a_producer_that_sends_rarely_always_knows_a_broker_that_is_there() -> N
         fleet.run(scenario)
 
 
+def test_name_servers_are_restarted_in_turn_and_no_send_fails() -> None:
+    """N2, I38: a name server that comes back knows nobody, and is told within seconds."""
+    with Fleet(10) as fleet:
+        for name in ("broker-a", "broker-b"):
+            fleet.add(name, name)
+
+        async def scenario() -> None:
+            await fleet.serving()
+            traffic = Traffic(fleet, 300)
+            async with fleet.admin() as admin:
+                await admin.create_topic(TOPIC, read_queues=2, write_queues=2)
+                async with traffic.flowing("readers"):
+                    for turn in range(10):
+                        await fleet.cluster.nodes[f"ns-{turn % 2 + 1}"].restart()
+                        await fleet.clock.sleep_ms(4_000)
+                        # Far less than a heartbeat, and everybody is known again.
+                        assert (await admin.cluster_status()).problems == ()
+                        async with fleet.client() as client, client.producer("New") as producer:
+                            receipt = await producer.send(Message(TOPIC, b"new-%d" % turn))
+                            traffic.sent[b"new-%d" % turn] = receipt.queue.broker_name
+                traffic.check()
+
+        fleet.run(scenario)
+
+
 def test_a_broker_is_added_and_another_drained_and_stopped_under_traffic() -> None:
     """AD-02, AD-04: three brokers for a while, then two others than at the beginning."""
     with Fleet(2) as fleet:

@@ -81,14 +81,13 @@ class RollingActions(DrainActions):
     """The part of AdminClient that restarts brokers, one after another."""
 
     async def check_restart(
-        self, broker: str | None = None, *, force: bool = False
+        self, broker: str | None = None, *, cluster: str | None = None, force: bool = False
     ) -> list[RestartCheck]:
-        """Whether each process of a broker, or of all, could be restarted now."""
+        """Whether each process of a broker, of a cluster, or of all, could be restarted now."""
         status = await self.cluster_status()
-        groups = status.groups if broker is None else (status.group(broker),)
         return [
             RestartCheck(member, tuple(restart_obstacles(status, group, member, force=force)))
-            for group in groups
+            for group in _meant(status, broker, cluster)
             for member in in_order(group)
         ]
 
@@ -97,16 +96,17 @@ class RollingActions(DrainActions):
         restart: Restart,
         *,
         broker: str | None = None,
+        cluster: str | None = None,
         force: bool = False,
         settle_ms: int = SETTLE_MS,
         back_ms: int = BACK_MS,
     ) -> AsyncIterator[RestartEvent]:
-        """Restart all processes of a broker, or of all, one by one; raises ClientError if unsafe.
+        """Restart processes of a broker, a cluster or all, one by one; ClientError if unsafe.
 
         After an error nothing more is restarted; what was done stays done, and it can be repeated.
         """
         status = await self.cluster_status()
-        groups = status.groups if broker is None else (status.group(broker),)
+        groups = _meant(status, broker, cluster)
         plan = [member for group in groups for member in in_order(group)]
         # When all producers know where else to send.
         known_at_ms = self._clock.monotonic_ms() + self._unknown_ms(status, settle_ms)
@@ -268,6 +268,16 @@ class RollingActions(DrainActions):
             await self.undrain(group.name)
         elif now.is_writable:
             await self._wait_writable(now)
+
+
+def _meant(status: ClusterStatus, broker: str | None, cluster: str | None) -> list[BrokerGroup]:
+    if broker is not None:
+        return [status.group(broker)]
+    found = [group for group in status.groups if cluster in (None, group.cluster)]
+    if not found:
+        known = ", ".join(sorted({group.cluster for group in status.groups}))
+        raise NoRoute(f"no cluster {cluster!r}", hint=f"clusters are: {known}")
+    return found
 
 
 def in_order(group: BrokerGroup) -> list[MemberStatus]:

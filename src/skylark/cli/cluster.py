@@ -197,6 +197,9 @@ def restart_command(
     force: Annotated[
         bool, typer.Option("--force", help="Even if sends to its topics must wait meanwhile.")
     ] = False,
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="With --all: only of this cluster.")
+    ] = None,
     namesrv: asking.NameServer = None,
     json: asking.Json = False,
 ) -> None:
@@ -208,14 +211,19 @@ def restart_command(
         raise ConfigError("name a broker, or say --all for all of them")
     settle_ms, timeout_ms = _span_ms(settle, "--settle"), _span_ms(timeout, "--timeout")
     if check:
-        _check_restart(namesrv, broker, force=force, as_json=json)
+        _check_restart(namesrv, broker, cluster, force=force, as_json=json)
         return
     done: list[dict[str, object]] = []
 
     async def restart(admin: AdminClient) -> None:
         restarter.clusters = {data.broker_name: data.cluster for data in await admin.brokers()}
         steps = admin.rolling_restart(
-            restarter, broker=broker, force=force, settle_ms=settle_ms, back_ms=timeout_ms
+            restarter,
+            broker=broker,
+            cluster=cluster,
+            force=force,
+            settle_ms=settle_ms,
+            back_ms=timeout_ms,
         )
         async for event in steps:
             where = f"{event.number} of {event.total}: {event.broker} at {event.address}"
@@ -237,8 +245,12 @@ def restart_command(
     render.show_table(done, columns, as_json=json)
 
 
-def _check_restart(namesrv: str | None, broker: str | None, *, force: bool, as_json: bool) -> None:
-    checks = asking.ask(namesrv, lambda admin: admin.check_restart(broker, force=force))
+def _check_restart(
+    namesrv: str | None, broker: str | None, cluster: str | None, *, force: bool, as_json: bool
+) -> None:
+    checks = asking.ask(
+        namesrv, lambda admin: admin.check_restart(broker, cluster=cluster, force=force)
+    )
     render.show_table(
         [cluster_view.check_row(one) for one in checks], cluster_view.CHECK_COLUMNS, as_json=as_json
     )

@@ -16,6 +16,7 @@ from ..logs import escaped
 from .render import is_terminal
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.status import Status
 
 QUIET_S: Final = 5.0
@@ -26,6 +27,7 @@ class Progress:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
+        self._console: Console | None = None
         self._status: Status | None = None
         self._last = ""
         self._written_s: float | None = None
@@ -35,7 +37,8 @@ class Progress:
             # Only a terminal pays for rich.
             from rich.console import Console
 
-            self._status = Console(file=self._out).status("")
+            self._console = Console(file=self._out)
+            self._status = self._console.status("")
             self._status.start()
         return self
 
@@ -50,6 +53,11 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Something has happened."""
+        if self._console is not None:
+            from rich.text import Text
+
+            self._console.print(Text(escaped(line)))  # Above the line that changes.
+            return
         print(escaped(line), file=self._out, flush=True)
         self._last = ""
 

@@ -72,6 +72,27 @@ def test_progress_in_a_pipe_says_what_happens_and_repeats_nothing() -> None:
     assert "\x1b" not in lines[2]
 
 
+class Terminal(io.StringIO):
+    """What a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_keeps_what_happened_above_the_line_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    with Progress(out) as progress:
+        progress.show("5 [red]left")
+        progress.say("a \x1b[31mname")
+        progress.show("4 left")
+    assert "5 [red]left" in out.getvalue()
+    assert "\x1b[31mname" not in out.getvalue()
+    assert "4 left" in out.getvalue()
+
+
 def test_a_drain_is_told_in_one_line() -> None:
     progress = DrainProgress(
         broker="a",
