@@ -1,4 +1,4 @@
-"""A master with a slave, beside Apache's pair: sends by role, latency, catch-up of a new slave.
+"""A master with a slave, and three members of a Raft group, beside Apache's.
 
     .venv/bin/python benchmarks/replication.py [--repetitions N] [--seconds S]
                                                [--only skylark|apache] [--json]
@@ -7,8 +7,11 @@
     send ROLE             16 connections, 16 sends each under way, 1 KiB, ASYNC_FLUSH, one slave
     p50, p99 ROLE         one connection, one send at a time
     catch-up              a slave with an empty store joins; from its first byte until it is level
+    raft                  the same sends to the leader of three (Apache: DLedger)
+    failover              the leader is killed; until another one has taken a send
 
-Master and slave share this machine, so rates are those of both together. Contenders take turns
+Members share this machine, so rates are those of all together. Apache's DLedger answers when a
+majority has a message in memory, ours when a majority has it on the disk. Contenders take turns
 within each repetition, each on fresh stores; what counts are ratios within one run.
 """
 
@@ -23,14 +26,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "interop")]
 
 from our_broker import OurBroker  # noqa: E402
-from peers import ApacheBroker, OurNameServer, Peers, wait_until  # noqa: E402
+from peers import ApacheBroker, OurNameServer, Peers, free_ports, wait_until  # noqa: E402
 from wire import Probe, loads_lenient  # noqa: E402
 
 from broker import WARM_UP_SENDS, send_frames  # noqa: E402
@@ -48,7 +52,8 @@ _SIZES = {
     "brokerIP2": "127.0.0.1",
 }
 
-Pair = tuple["OurBroker | ApacheBroker", "OurBroker | ApacheBroker"]
+Member = OurBroker | ApacheBroker
+Pair = tuple[Member, Member]
 
 
 def member(
@@ -85,6 +90,72 @@ def pair(kind: str, peers: Peers | None, folder: Path, role: str) -> Iterator[Pa
                 lambda: send_one(master.port) == 0, timeout_s=60, what="a slave", every_s=0.2
             )
             yield master, slave
+
+
+@contextmanager
+def group(kind: str, peers: Peers | None, folder: Path) -> Iterator[list[Member]]:
+    """Three members that choose their master."""
+    with OurNameServer(folder / "namesrv") as server, ExitStack() as stack:
+        ports = free_ports(3)
+        everybody = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        members = [
+            member(
+                kind,
+                peers,
+                folder / f"n{number}",
+                server.address,
+                {
+                    "brokerId": "0",
+                    "enableDLegerCommitLog": "true",
+                    "dLegerGroup": "broker-a",
+                    "dLegerPeers": everybody,
+                    "dLegerSelfId": f"n{number}",
+                },
+            )
+            for number in range(3)
+        ]
+        # A member is ready when there is a leader, so all at once. Processes go with the threads
+        # that have started them, so these stay.
+        pool = stack.enter_context(ThreadPoolExecutor())
+        for one in members:
+            stack.callback(one.kill)
+        list(pool.map(lambda one: one.start(), members))
+        yield members
+
+
+def leader_of(members: Sequence[Member]) -> Member:
+    """The first of the members that takes a send."""
+
+    def found() -> Member | None:
+        for one in members:
+            try:
+                if one.running and send_one(one.port) == 0:
+                    return one
+            except (OSError, ValueError):
+                continue  # It is dead, or about to be.
+        return None
+
+    return wait_until(found, timeout_s=60, what="a leader", every_s=0.02)
+
+
+def measure_group(
+    members: Sequence[Member], sends: LoadGenerator, warm_up: int, seconds: float
+) -> dict[str, float]:
+    """Rates and latency of a group, and how long it is without a leader."""
+    leader = leader_of(members)
+    warm = 0
+    while warm < warm_up:
+        warm += sends.run(leader.port, connections=16, depth=16, seconds=1.0).answers
+    load = sends.run(leader.port, connections=16, depth=16, seconds=seconds)
+    rows = {"send raft, per s": load.answers / load.seconds}
+    times = sorted(ask_in_turn(leader.port, send_frames(1024)[:SAMPLES])[0])
+    for label, place in (("p50", 0.5), ("p99", 0.99)):
+        rows[f"{label} raft, ms"] = times[int(len(times) * place)] * 1e3
+    began = time.perf_counter()
+    leader.kill()
+    leader_of([one for one in members if one is not leader])
+    rows["failover, s"] = time.perf_counter() - began
+    return rows
 
 
 def send_one(port: int) -> int:
@@ -136,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--only", choices=("skylark", "apache"))
+    parser.add_argument("--raft-only", action="store_true", help="leave master and slave out")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     kinds = [arguments.only] if arguments.only else ["skylark", "apache"]
@@ -144,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for repetition in range(arguments.repetitions):
         for kind in kinds if repetition % 2 == 0 else kinds[::-1]:
             rows = found[kind]
-            for role in ROLES:
+            for role in () if arguments.raft_only else ROLES:
                 with tempfile.TemporaryDirectory() as name:
                     folder = Path(name)
                     sends = LoadGenerator(send_frames(1024), folder)
@@ -166,6 +238,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                             while end_of(master) < CATCH_UP_BYTES:
                                 sends.run(master.port, connections=16, depth=16, seconds=1.0)
                             rows.setdefault("catch-up, MB/s", []).append(catch_up(master, slave))
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                sends = LoadGenerator(send_frames(1024), folder)
+                with group(kind, peers, folder) as members:
+                    warm_up = WARM_UP_SENDS[kind] // 4
+                    new = measure_group(members, sends, warm_up, arguments.seconds)
+                    for row, value in new.items():
+                        rows.setdefault(row, []).append(value)
     for kind, rows in found.items():
         for row, values in rows.items():
             value = statistics.median(values)
