@@ -33,7 +33,7 @@ def archive(
         raise ConfigError(f"--archive {root}: the checkpoint needs a directory of this machine")
     folder = Path(root).absolute()
     given = flags.settings()
-    lake.require_package(given, chosen)
+    lake.require_package(given, chosen, lake.installed_spark())
     settings = {**lake.settings(chosen, folder), **given}
     with pipeline_runs.spark_session(_NAME, flags, None, settings, False) as spark:
         query = lake.archive_into(

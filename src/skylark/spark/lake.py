@@ -9,8 +9,9 @@ the table: a new one starts over, and would add everything again.
     iceberg   org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0    4.1
     delta     io.delta:delta-spark_4.2_2.13:4.4.0                         4.2
 
-Builds follow Spark by some months. One that was made for another Spark may start and then fail;
-that is said in one line, with both versions.
+Builds follow Spark by some months, and one that was made for another Spark does not work: that is
+said before anything starts. In November 2026 there is none for Spark 4.3, and none of Iceberg for
+4.2, the oldest that our source runs on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 CATALOGUE = "skylark"
 DEFAULT_TABLE = "messages"
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,3}")
+_BUILT_FOR = re.compile(r"(?:iceberg-spark-runtime-|delta-spark_)(?P<spark>\d+\.\d+)_\d+\.\d+:")
 _LINKAGE = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodError",
             "IncompatibleClassChangeError", "NoSuchFieldError", "ClassNotFoundException",
             "IllegalAccessError", "VerifyError")  # fmt: skip
@@ -70,14 +73,37 @@ def settings(table_format: TableFormat, root: Path) -> dict[str, str]:
     }
 
 
-def require_package(given: Mapping[str, str], table_format: TableFormat) -> None:
-    """Refuse to start Spark without what it will need; raises ConfigError."""
-    if any(key in given for key in ("spark.jars.packages", "spark.jars")):
-        return
-    raise ConfigError(
-        f"--table-format {table_format} needs its package, such as --packages "
-        f"{_PACKAGES[table_format]}; take the build for your Spark, see docs/spark.md"
-    )
+def installed_spark() -> str:
+    """The version of Spark that is here; raises ConfigError where there is none."""
+    try:
+        return version("pyspark")
+    except PackageNotFoundError as error:
+        raise ConfigError("Spark is not installed: pip install 'skylarkmq[spark]'") from error
+
+
+def require_package(
+    given: Mapping[str, str], table_format: TableFormat, spark_version: str
+) -> None:
+    """Refuse to start Spark without what it will need; raises ConfigError.
+
+    Coordinates name the Spark that a package was built for. One for another Spark starts, and
+    fails at its first commit with the signature of a method that is not there.
+    """
+    packages = given.get("spark.jars.packages", "")
+    if not packages and "spark.jars" not in given:
+        raise ConfigError(
+            f"--table-format {table_format} needs its package, such as --packages "
+            f"{_PACKAGES[table_format]}; take the build for your Spark, which is {spark_version}"
+        )
+    ours = ".".join(spark_version.split(".")[:2])
+    for name in packages.split(","):
+        built_for = _BUILT_FOR.search(name)
+        if built_for is not None and built_for["spark"] != ours:
+            raise ConfigError(
+                f"--packages {name.strip()} is built for Spark {built_for['spark']}, and this is "
+                f"Spark {spark_version}; take the build for {ours}, or pip install "
+                f"'pyspark~={built_for['spark']}.0' where that is 4.2 or newer"
+            )
 
 
 def archive_into(
