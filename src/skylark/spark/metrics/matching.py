@@ -34,8 +34,8 @@ def match(
     pairs: DataFrame | None = None
     try:
         sent, done = queries.published(records), queries.consumed(records)
-        newest_sent = _largest(sent, "sent")
-        newest = max(newest_sent, _largest(done, "at"))
+        newest_sent, newest_done = queries.newest(sent, done)
+        newest = max(newest_sent, newest_done)
         state = _keep(table, sent, PUBLISHED, number, newest_sent) if newest_sent else []
         known = [str(table.root / file.path) for file in state]
         known += table.published(newest - REMEMBERED_MS)
@@ -43,11 +43,10 @@ def match(
         waiting = queries.read_state(spark, table.waiting(), queries.CONSUMED_SCHEMA)
         pairs = queries.matched(remembered, done.unionByName(waiting)).persist()
         oldest = newest - WAITING_MS
-        rows = queries.latencies(pairs, oldest)
-        left = pairs.where(f"topic is null and at >= {oldest}")
-        if not left.isEmpty():
-            left = left.select("kind", "detail", "group", "id", "at")
-            state += _keep(table, left, WAITING, number, newest)
+        rows, left = queries.latencies(pairs, oldest)
+        if left:
+            rest = pairs.where(queries.waits(oldest)).select("kind", "detail", "group", "id", "at")
+            state += _keep(table, rest, WAITING, number, newest)
         return rows, state
     finally:
         records.unpersist()
@@ -60,11 +59,6 @@ def nothing_new(table: MetricTable) -> list[ArchivedFile]:
     entries = table.catalogue.entries()
     last = entries[-1].files if entries else ()
     return [file for file in last if file.topic == WAITING]
-
-
-def _largest(frame: DataFrame, column: str) -> int:
-    found = frame.agg({column: "max"}).first()
-    return 0 if found is None or found[0] is None else int(found[0])
 
 
 def _keep(

@@ -11,15 +11,14 @@ come from any client, so every field is taken as one that may be missing or no n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...model.topic import DLQ_PREFIX
 from .histogram import bucket_sql
 from .rows import MINUTE_MS, NO_BUCKET, Latency, Metric, Row
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MESSAGE_COLUMNS = "topic string, body binary, born_time timestamp, store_time timestamp"
@@ -96,19 +95,13 @@ def trace_records(frame: DataFrame) -> DataFrame:
 
 
 def published(records: DataFrame) -> DataFrame:
-    """When each message had been sent: id, topic, sent."""
-    found: DataFrame = (
-        records.where("f[0] = 'Pub' and coalesce(get(f, 13), 'true') = 'true'")
-        .selectExpr(
-            "get(f, 5) as id",
-            "get(f, 4) as topic",
-            "try_cast(get(f, 1) as bigint) + coalesce(try_cast(get(f, 10) as bigint), 0L) as sent",
-        )
-        .where("id != '' and topic != '' and sent is not null")
-        .groupBy("id")
-        .agg(*_columns("min(topic) as topic", "min(sent) as sent"))
+    """When messages had been sent: id, topic, sent."""
+    found = records.where("f[0] = 'Pub' and coalesce(get(f, 13), 'true') = 'true'").selectExpr(
+        "get(f, 5) as id",
+        "get(f, 4) as topic",
+        "try_cast(get(f, 1) as bigint) + coalesce(try_cast(get(f, 10) as bigint), 0L) as sent",
     )
-    return found
+    return found.where("id != '' and topic != '' and sent is not null")
 
 
 def consumed(records: DataFrame) -> DataFrame:
@@ -131,6 +124,14 @@ def consumed(records: DataFrame) -> DataFrame:
     return before.unionByName(after).where("id != '' and group is not null and at is not null")
 
 
+def newest(sent: DataFrame, done: DataFrame) -> tuple[int, int]:
+    """When the newest message was sent, and when the newest consumption was; 0 for none."""
+    both = sent.selectExpr("sent", "0L as at").unionByName(done.selectExpr("0L as sent", "at"))
+    found = both.agg(*_columns("max(sent) as sent", "max(at) as at")).first()
+    assert found is not None
+    return int(found["sent"] or 0), int(found["at"] or 0)
+
+
 def matched(sent: DataFrame, done: DataFrame) -> DataFrame:
     """What consumers did, with topic and ms since it was sent; null where that is not known."""
     once = sent.groupBy("id").agg(*_columns("min(topic) as topic", "min(sent) as sent"))
@@ -139,23 +140,29 @@ def matched(sent: DataFrame, done: DataFrame) -> DataFrame:
     )
 
 
-def latencies(pairs: DataFrame, oldest_ms: int) -> list[Row]:
-    """How long messages took to their consumers; with what is not matched and too old to wait."""
-    settled = pairs.where(f"topic is not null or at < {oldest_ms}")
+def latencies(pairs: DataFrame, oldest_ms: int) -> tuple[list[Row], int]:
+    """How long messages took to their consumers, and how many are to wait for their match."""
     found = (
-        settled.selectExpr(
+        pairs.selectExpr(
             "*",
             f"at div {MINUTE_MS} * {MINUTE_MS} as minute",
+            f"{waits(oldest_ms)} as waits",
             f"if(topic is null, {NO_BUCKET}, {bucket_sql('ms')}) as bucket",
         )
-        .groupBy("minute", "topic", "group", "kind", "detail", "bucket")
+        .groupBy("waits", "minute", "topic", "group", "kind", "detail", "bucket")
         .agg(*_columns("count(1) as count", "sum(ms) as sum", "max(ms) as max"))
-    )
-    return list(_latency_rows(found.toArrow()))
+    ).toArrow().to_pylist()  # fmt: skip
+    rows = list(_latency_rows(one for one in found if not one["waits"]))
+    return rows, sum(one["count"] for one in found if one["waits"])
 
 
-def _latency_rows(found: pa.Table) -> Iterable[Row]:
-    for one in found.to_pylist():
+def waits(oldest_ms: int) -> str:
+    """The condition of what has no match yet, and may get one."""
+    return f"(topic is null and at >= {oldest_ms})"
+
+
+def _latency_rows(found: Iterable[dict[str, Any]]) -> Iterator[Row]:
+    for one in found:
         place = {"minute_ms": one["minute"], "group": one["group"], "topic": one["topic"] or ""}
         if one["kind"] == FAILED:
             # A bucket does not matter here, and rows that differ in it alone are added up.
