@@ -93,6 +93,7 @@ class _Broker:
     cluster: str  # That of the first registration, as long as the name is there.
     name: str
     addresses: dict[int, str] = field(default_factory=dict)
+    replaced: dict[str, None] = field(default_factory=dict)  # Still there, without their place.
     leader_term: int = 0  # Of a Raft group: the highest term in which somebody led.
     topics: dict[str, None] = field(default_factory=dict)  # Whose queues it has.
 
@@ -411,6 +412,10 @@ class RouteTable:
         for other in others:  # A replica that became master, or the reverse.
             del entry.addresses[other]
         if others or entry.addresses.get(broker_id) != address:
+            before = entry.addresses.get(broker_id)
+            if before is not None:
+                entry.replaced[before] = None
+            entry.replaced.pop(address, None)
             entry.addresses[broker_id] = address
             self._cluster_body = None
             self._forget_routes(entry.topics)
@@ -453,16 +458,23 @@ class RouteTable:
         del self._live[broker.address]
         self._disown(registration)
         entry = self._brokers.get(broker.name)
+        if entry is not None:
+            entry.replaced.pop(broker.address, None)
         if entry is None or entry.addresses.get(broker.id) != broker.address:
             return  # Another address has taken its place, and may have left it since.
         del entry.addresses[broker.id]
         self._cluster_body = None
         if not entry.leader_term:
-            # One that it had replaced, and that is still there. A former leader of a Raft group has
+            # The last one that was replaced and is still there. A former leader of a Raft group has
             # to say itself what it is.
-            for known in self._live.values():
-                if (known.broker.name, known.broker.id) == (broker.name, broker.id):
-                    entry.addresses[broker.id] = known.broker.address
+            for address in entry.replaced:
+                known = self._live.get(address)
+                if known is not None and (known.broker.name, known.broker.id) == (
+                    broker.name,
+                    broker.id,
+                ):
+                    entry.addresses[broker.id] = address
+            entry.replaced.pop(entry.addresses.get(broker.id, ""), None)
         if entry.addresses:
             self._forget_routes(entry.topics)
             return
