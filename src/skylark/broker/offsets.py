@@ -332,10 +332,9 @@ class ConsumerOffsets:
         self._is_changed = False
         return self._saved.encode(self.body())
 
-    def encoded(self) -> bytes:
-        """What write() takes, whether anything changed or not."""
-        self._is_changed = False
-        return self._saved.encode(self.body())
+    def save_again(self) -> None:
+        """What take_changed() gave last has not been written."""
+        self._is_changed = True
 
     def write(self, content: bytes) -> None:
         """Replace the file by what take_changed() gave; may run on another thread."""

@@ -249,7 +249,10 @@ class Registration:
         self.on_master(answer)
         # Name servers may differ for a while; the first that is there decides what is ordered.
         if order_conf is not None and keeper is self._first_confirmed():
-            self._topics.apply_order_conf(order_conf)
+            try:
+                self._topics.apply_order_conf(order_conf)
+            except BrokerError as error:
+                logger.warning("ordered topics are marked later: %s", error.remark)
         return True
 
     def _first_confirmed(self) -> _Keeper | None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from ..clock import Clock
 from ..errors import BrokerError, CorruptRecord, InvalidBody, InvalidRecord
 from ..model.topic import RAFT_STATE_TOPIC
+from ..model.version import DataVersion
 from ..protocol import fastjson
 from ..protocol.bodies import (
     ConsumerOffsetTable,
@@ -96,6 +97,7 @@ class StateLog:
         self._parts_at = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._saved_applied = -1
+        self._saved_versions: tuple[DataVersion | None, DataVersion | None] = (None, None)
         self._is_begun = False
         self._turn = 0  # How often this broker has ceased to lead.
         self.applied_total = 0
@@ -434,19 +436,28 @@ class StateLog:
                 "token": self._locks.token,
             }
         ).encode()
-        topics, groups = self._topics.encoded(), self._groups.encoded()
-        offsets, delay = self._offsets.encoded(), self._delay.encoded()
+        versions = self._topics.version, self._groups.version
+        # A large table is encoded only where it has changed since it was last saved.
+        known, self._saved_versions = self._saved_versions, versions
+        topics = self._topics.encoded() if versions[0] != known[0] else None
+        groups = self._groups.encoded() if versions[1] != known[1] else None
+        offsets = self._offsets.take_changed()
+        delay = self._delay.encoded()
 
         def save() -> None:
             try:
-                self._topics.write(topics)
-                self._groups.write(groups)
-                self._offsets.write(offsets)
+                if topics is not None:
+                    self._topics.write(topics)
+                if groups is not None:
+                    self._groups.write(groups)
+                if offsets is not None:
+                    self._offsets.write(offsets)
                 self._delay.write(delay)
                 # Last: a position never promises what the tables do not have.
                 self._files.replace(self._path, position)
             except BaseException:
-                self._saved_applied = -1
+                self._saved_applied, self._saved_versions = -1, (None, None)
+                self._offsets.save_again()
                 raise
 
         return save
