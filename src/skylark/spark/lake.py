@@ -99,10 +99,13 @@ def require_package(
     for name in packages.split(","):
         built_for = _BUILT_FOR.search(name)
         if built_for is not None and built_for["spark"] != ours:
+            theirs = built_for["spark"]
+            other = f"or pip install 'pyspark~={theirs}.0'"
+            if tuple(map(int, theirs.split("."))) < (4, 2):
+                other = "if there is one yet: the source of topics needs Spark 4.2 or newer"
             raise ConfigError(
-                f"--packages {name.strip()} is built for Spark {built_for['spark']}, and this is "
-                f"Spark {spark_version}; take the build for {ours}, or pip install "
-                f"'pyspark~={built_for['spark']}.0' where that is 4.2 or newer"
+                f"--packages {name.strip()} is built for Spark {theirs}, and this is Spark "
+                f"{spark_version}; take the build for {ours}, {other}"
             )
 
 
