@@ -264,3 +264,20 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_without_a_bug_the_history_is_clean(name: str) -> None:
     assert run(RUNS[name]) == []
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_a_group_leaves_nothing_out_when_a_power_cut_took_the_end_of_its_queues(seed: int) -> None:
+    """The queue grows over the lost offsets again before the group asks; it must not stand there."""
+    rules = {"loss_power": 12_000, "vanish_power": 1}
+    verdict = proven(
+        seed,
+        power_cut,
+        for_ms=3_000,
+        rules=rules,
+        shape=BUSY,
+        flush_consumer_offset_interval=100,
+        **ALONE,
+    )
+    assert verdict.figures.lost_as_allowed > 0
+    assert [(one.kind, one.example) for one in verdict.anomalies] == []

@@ -53,20 +53,24 @@ class QueueKeeper(QueueHolder):
     async def confirm(self, queue: ProcessQueue) -> bool:
         """Ask the broker whether what we hold of a queue still counts; False if it cannot say.
 
-        A broker that knows nothing of what we committed has begun anew, and so has its queue, even
-        where it has grown to the same offsets again; unless it still has the last message that we
-        got, and only died before it saved our commit. One that is further on than we are has had
-        another owner meanwhile. Where it is not as it was, we begin anew as well.
+        A broker that has another message where we got our last one, or whose queue ends before it,
+        has lost the end of its queue, even where it has grown to the same offsets again. One that
+        can show us nothing there, because it is behind or has deleted it, has begun anew if it
+        knows nothing of what we committed. One that is further on than we are has had another
+        owner meanwhile. Where it is not as it was, we begin anew as well.
         """
         place = queue.queue
         try:
             committed = await self._offsets.read(place)
-            is_same = self._offsets.is_confirmed_by(place, committed) or await self._has_last(queue)
+            has_last = await self._has_last(queue)
         except (NoRoute, TransportError, BrokerError, InvalidBody) as error:
             logger.debug("queue=%s cannot be confirmed yet: %s", queue, error)
             return False
         if queue.is_dropped:
             return True
+        is_same = has_last
+        if is_same is None:
+            is_same = self._offsets.is_confirmed_by(place, committed)
         # Whoever polls may go where it likes; its place says nothing of other owners.
         was_elsewhere = not self._is_lite and (committed or 0) > queue.commit_offset
         if was_elsewhere or not is_same:
@@ -87,16 +91,20 @@ class QueueKeeper(QueueHolder):
         queue.is_doubtful = False
         return True
 
-    async def _has_last(self, queue: ProcessQueue) -> bool:
+    async def _has_last(self, queue: ProcessQueue) -> bool | None:
+        """Whether the last message that we got is still in its place; None where that is open."""
         if queue.last is None:
-            return False
+            return None
         offset, message_id = queue.last
-        broker = self._session.broker(self._address_of(queue.queue))
+        address = self._address_of(queue.queue)
+        broker = self._session.broker(address)
         answer = await broker.peek(group=self._group, queue=queue.queue, offset=offset, count_max=1)
-        return any(
-            found.queue_offset == offset and (found.unique_id or found.offset_id) == message_id
-            for found in answer.messages()
-        )
+        for found in answer.messages():
+            if found.queue_offset == offset:
+                return (found.unique_id or found.offset_id) == message_id
+        # A replica may be behind; a master that ends before it has lost it.
+        is_master = address == self._session.master_address(queue.queue.broker_name)
+        return False if is_master and answer.max_offset <= offset else None
 
     @abstractmethod
     def _begin_soon(self) -> None:
