@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
+_SETTLING_S_MAX = 10.0
 _SUBSCRIPTION = 4
 # Of a server that starts, stops, or is not the master any more.
 _PASSING_CODES = frozenset(
@@ -323,6 +324,15 @@ class Cluster:
     def max_offset(self, queue: QueueKey) -> int:
         """The offset after the last message."""
         return int(self.ask_queue(queue, RequestCode.GET_MAX_OFFSET, {})["offset"])
+
+    def settled_end(self, queue: QueueKey, least: int) -> int:
+        """The offset after the last message, given some time to reach where it once was."""
+        give_up = time.monotonic() + min(self.access.retry_ms / 1000, _SETTLING_S_MAX)
+        while True:
+            found = self.max_offset(queue)
+            if found >= least or time.monotonic() + _PAUSE_S_MAX > give_up:
+                return found
+            time.sleep(_PAUSE_S_MAX)
 
     def has_master(self, queue: QueueKey) -> bool:
         """Whether it is the master of its broker that is asked about a queue."""

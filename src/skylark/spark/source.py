@@ -417,13 +417,15 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _shorter(self, cluster: Cluster, begin: Offsets, newest: Offsets) -> Offsets:
         """Queues that end before the place where they were read to: they were made anew.
 
-        A replica that lags behind its master says nothing of the kind.
+        A replica that lags behind its master says nothing of the kind, nor does a new master
+        that has yet to learn what its group agrees on.
         """
-        found = {
-            queue: newest[queue]
-            for queue, offset in begin.items()
-            if offset > newest.get(queue, offset) and cluster.has_master(queue)
-        }
+        found: Offsets = {}
+        for queue, offset in begin.items():
+            if offset > newest.get(queue, offset) and cluster.has_master(queue):
+                newest[queue] = cluster.settled_end(queue, offset)
+                if offset > newest[queue]:
+                    found[queue] = newest[queue]
         for queue in found if self.plan.options.fail_on_data_loss else ():
             raise DataLoss(
                 f"{queue} has been read up to {begin[queue]} and ends at {newest[queue]}: it has "
