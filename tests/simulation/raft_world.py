@@ -82,6 +82,7 @@ class RaftWorld:
         self._waiting: dict[tuple[str, int, int], bytes] = {}
         self.events_total = 0
         self.disks_lost = self.readmitted = 0
+        self._touched: set[Node] = set()
         for number in self.nodes:
             self.start(number)
             self.at(self.rng.randrange(TICK_MS), self._ticker(number))
@@ -128,6 +129,7 @@ class RaftWorld:
             election_ticks=5,
         )
         node.applied = 0
+        self._touched.add(node)
 
     def crash(self, number: str) -> None:
         """Power cut: of what was not synced, a part may be there."""
@@ -149,6 +151,7 @@ class RaftWorld:
 
     def work(self, node: Node) -> None:
         """Do what is ready, in order; the power may go at any point of it."""
+        self._touched.add(node)
         raft = node.raft
         assert raft is not None
         ready = raft.ready()
@@ -285,22 +288,21 @@ class RaftWorld:
         node.applied = end
 
     def check(self) -> None:
-        """The invariants that can be looked at in one moment."""
-        leaders = 0
-        for node in self.nodes.values():
+        """The invariants that can be looked at in one moment, of whom this event has touched."""
+        touched, self._touched = self._touched, set()
+        for node in touched:
             raft = node.raft
             if raft is None:
                 continue
-            leaders += raft.is_leader
             assert raft.committed <= raft.log.last, "commit beyond the log"
             assert raft.term >= self.terms.get(node.number, 0), "a term was forgotten"
             self.terms[node.number] = raft.term
-            if raft.is_leader and self.leaders.get(raft.term) != node.number:
-                assert raft.term not in self.leaders, f"two leaders in term {raft.term}"
-                self.leaders[raft.term] = node.number
-                self._check_complete(node)
-        if leaders > 1:
-            self._check_lease()
+            if raft.is_leader:
+                if self.leaders.get(raft.term) != node.number:
+                    assert raft.term not in self.leaders, f"two leaders in term {raft.term}"
+                    self.leaders[raft.term] = node.number
+                    self._check_complete(node)
+                self._check_lease()
 
     def _check_complete(self, node: Node) -> None:
         """A new leader has everything that was ever agreed."""
@@ -313,8 +315,10 @@ class RaftWorld:
 
     def _check_lease(self) -> None:
         """Where one member is sure to lead, no other one is."""
-        sure = [n for n in self.nodes.values() if n.raft is not None and n.raft.lease_ticks > 0]
-        assert len(sure) <= 1, "two members are sure to lead"
+        leaders = [n.raft for n in self.nodes.values() if n.raft is not None and n.raft.is_leader]
+        if len(leaders) > 1:
+            sure = [raft.id for raft in leaders if raft.lease_ticks > 0]
+            assert len(sure) <= 1, f"{sure} are sure to lead"
 
     def check_logs_match(self) -> None:
         """Where two logs have the same term at the same position, all before it is the same."""
