@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from spark_world import Cluster
 from skylark.errors import ConfigError, SkylarkError, TransportError
 from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.headers import SendMessageRequestV2
+from skylark.protocol.headers import CreateTopicRequest, SendMessageRequestV2
 from skylark.spark import cluster as clusters
 from skylark.spark.bodies import UnreadableBody
 from skylark.spark.cluster import Cluster as Brokers
@@ -77,6 +78,25 @@ class World:
         return sorted(
             row["body"] for row in BatchReading(self.address).rows(topic=topic, columns=("body",))
         )
+
+    def make_topic(self, topic: str, perm: int) -> None:
+        header = CreateTopicRequest(
+            topic=topic, default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=perm,
+            topic_filter_type="SINGLE_TAG",
+        )  # fmt: skip
+        address = self.brokers.broker_address("ContractA", self.broker, for_writing=True)
+        self.brokers.wire(address).call(header.CODE, header.to_fields())
+
+        def is_known() -> bool:
+            try:
+                return bool(self.brokers.route(topic))
+            except ConfigError:
+                return False
+
+        deadline = time.monotonic() + 20
+        while not is_known():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def send_raw(self, topic: str, body: bytes, sys_flag: int) -> None:
         """A message as a producer would not make it."""
@@ -649,7 +669,7 @@ def test_of_two_writers_with_one_checkpoint_the_first_to_commit_counts(world: Wo
 
 
 def test_an_empty_topic_has_no_rows(world: World) -> None:
-    world.cluster.cli("topic", "create", "ContractEmpty")
+    world.make_topic("ContractEmpty", perm=6)
     for use in READ:
         assert use(world.address).rows(topic="ContractEmpty") == []
 
@@ -707,7 +727,7 @@ def test_a_stream_that_crashed_at_once_begins_where_it_had_begun(world: World) -
 
 
 def test_a_topic_that_may_not_be_read_is_said_in_the_driver(world: World) -> None:
-    world.cluster.cli("topic", "create", "ContractShut", "--perm", "W")
+    world.make_topic("ContractShut", perm=2)
     for use in READ:
         with pytest.raises(ConfigError, match=r"option topic: ContractShut .*may not be read"):
             use(world.address).rows(topic="ContractShut")
