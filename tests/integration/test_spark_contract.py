@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from pyspark.sql import types
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 from spark_contract import (
     BatchReading,
     BatchWriting,
@@ -376,6 +376,12 @@ def conditions_of_the_query_narrow_what_is_read(world: World, use: Any) -> None:
     rows = use.rows(*narrow, topic="ContractA", pushdown="true")
     assert {row["queue_id"] for row in rows} == {1}
     assert min(row["queue_offset"] for row in rows) == 12
+    world.spy.sent.clear()
+    rows = use.rows(In(("tag",), ("B", "C")), topic="ContractA", pushdown="true")
+    assert numbers(rows) == list(range(1, COUNT, 2))
+    assert "B || C" in {fields["subscription"] for fields in world.spy.fields(*PULLS)}
+    rows = use.rows(EqualTo(("tag",), "B || A"), topic="ContractA", pushdown="true")
+    assert len(rows) == COUNT, "no filter of a broker's; Spark applies it"
 
 
 @case("readFrom", *READ)

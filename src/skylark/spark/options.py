@@ -242,8 +242,8 @@ READ_OPTIONS: dict[str, str] = {
     "there and the broker's, else network. network.",
     "storePath": "The storePathRootDir of the brokers as Spark's workers see it; {broker} in it "
     "stands for the broker's name.",
-    "pushdown": "Batches only: let Spark's filters on topic, broker, queue_id, queue_offset and "
-    "store_time narrow what is read; needs spark.sql.python.filterPushdown.enabled. false.",
+    "pushdown": "Batches only: let Spark's filters on topic, broker, queue_id, queue_offset, "
+    "store_time and tag narrow what is read; needs spark.sql.python.filterPushdown.enabled. false.",
     "accessKey": "The account; SKYLARK_ACCESS_KEY if not set.",
     "secretKey": "Its secret; SKYLARK_SECRET_KEY if not set.",
     "timeoutMs": "How long one request may take; 10000.",

@@ -263,6 +263,16 @@ class PushdownReader(SkylarkReader):
         for one in filters:
             self._take(one)
             yield one
+        self._ask_for_tags()
+
+    def _ask_for_tags(self) -> None:
+        """Let brokers filter by the tags that the query asks for, where an option does not."""
+        tags, options = self.narrowed.get("tag"), self.plan.options
+        if not tags or not all(tags) or options.filter != "*" or options.filter_type != "TAG":
+            return
+        text = " || ".join(sorted(tags))
+        if set(parse_tags(text)) == tags:  # Not so with blanks and bars in them.
+            self.plan = _Plan(replace(options, filter=text), self.plan.schema)
 
     def _take(self, one: Filter) -> None:
         column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -272,7 +282,7 @@ class PushdownReader(SkylarkReader):
         name = column[0]
         bounds = self.narrowed.setdefault("offset", [None, None])
         times = self.narrowed.setdefault("time", [None, None])
-        if name in ("topic", "broker", "queue_id") and isinstance(one, EqualTo | In):
+        if name in ("topic", "broker", "queue_id", "tag") and isinstance(one, EqualTo | In):
             allowed = {value} if isinstance(one, EqualTo) else set(value or ())
             known = self.narrowed.get(name)
             self.narrowed[name] = allowed if known is None else known & allowed
