@@ -87,6 +87,7 @@ class BrokerGroupWorld:
         self._last_ok_ms = 0
         self._owned: dict[str, tuple[int, int]] = {}
         self.handovers = 0
+        self._traffic: list[asyncio.Task[None]] = []
         server = self.cluster.add_node("ns", address="10.0.9.1", files=SimFiles())
         server.start(self._name_server)
         self.nodes = [
@@ -342,7 +343,7 @@ class BrokerGroupWorld:
 
     @contextlib.asynccontextmanager
     async def traffic(self) -> AsyncIterator[None]:
-        tasks = [
+        tasks = self._traffic = [
             asyncio.get_running_loop().create_task(work)
             for work in (
                 self.send_for_ever("sender-1"),
@@ -355,15 +356,19 @@ class BrokerGroupWorld:
         ]
         try:
             yield
-            for task in tasks:
-                if task.done():
-                    task.result()
+            self.look()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     # The judge.
+
+    def look(self) -> None:
+        """Raise what a client has found to be wrong so far."""
+        for task in self._traffic:
+            if task.done():
+                task.result()
 
     def held(self, store: MessageStore) -> dict[bytes, tuple[int, int]]:
         found: dict[bytes, tuple[int, int]] = {}
