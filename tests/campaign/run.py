@@ -16,9 +16,11 @@
     full        10 disks that fill up, at one step each                         I23
     replicas    4 minutes of a master and its replicas under faults             I09 I10
     raft        100 minutes of a Raft group under faults                        I11 I13
+    groups      10 minutes of a Raft group with its stores and links            I11 I13 H5
     transactions  10 runs of transactions under crashes, 60 crashes           I18
     spark       50 kills of drivers, workers and brokers under chains of Spark  I31
                 jobs, 10,000 rows; ten units are enough, some minutes each
+    prove       one run of `skylark prove`, 20 s of faults; the configurations in turn   4.1 to 4.4
     planted     every planted bug, whatever the scale                           4.5
 
 The result goes to campaign-results/, one JSON file for each run: seeds, counts, durations, findings
@@ -50,6 +52,7 @@ import garbling  # noqa: E402
 import planted_bugs  # noqa: E402
 import sim_power_cuts  # noqa: E402
 import test_raft as raft_runs  # noqa: E402
+import test_raft_group as group_runs  # noqa: E402
 import test_replication_faults as replica_runs  # noqa: E402
 import transaction_crashes  # noqa: E402
 from crash_script import ASYNC, SCRIPTS, SYNC  # noqa: E402
@@ -200,6 +203,14 @@ def raft(seed: int) -> dict[str, Any]:
     return _minutes("raft", range(seed * 100, seed * 100 + 100), raft_group)
 
 
+def whole_group(seed: int) -> int:
+    return len(group_runs.run(seed, 5 if seed % 6 == 5 else 3).acked)
+
+
+def groups(seed: int) -> dict[str, Any]:
+    return _minutes("groups", range(seed * 10, seed * 10 + 10), whole_group)
+
+
 def transactions(seed: int) -> dict[str, Any]:
     crashes = ended = checks = 0
     findings = []
@@ -227,7 +238,40 @@ def spark(seed: int) -> dict[str, Any]:
     return outcome
 
 
-MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group}
+PROOFS = (
+    ("--mode", "alone", "--set", "flushDiskType=SYNC_FLUSH"),
+    ("--mode", "sync-master"),
+    ("--mode", "raft"),
+    ("--mode", "master-slave"),
+    ("--mode", "sync-master", "--set", "flushDiskType=SYNC_FLUSH"),
+    ("--mode", "alone"),
+)
+
+
+def prove(seed: int) -> dict[str, Any]:
+    """One configuration, broken in every way that this machine allows."""
+    words = ["prove", *PROOFS[seed % len(PROOFS)], "--seconds", "20", "--seed", str(seed)]
+    command = [sys.executable, "-m", "skylark.cli", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    where = f"skylark {' '.join(words)}"
+    if not done.stdout:
+        return {"findings": [(where, done.stderr[-2000:])]}
+    outcome = json.loads(done.stdout)
+    figures = outcome["figures"]
+    found = [(where, f"{a['kind']} {a['count']}: {a['example']}") for a in outcome["anomalies"]]
+    found += [(where, problem) for problem in outcome["problems"]]
+    return {
+        "acknowledged": figures["acknowledged"],
+        "lost_as_allowed": figures["lost_as_allowed"],
+        "lost_otherwise": figures["lost"] - figures["lost_as_allowed"],
+        "faults": sum(outcome["tried"].values()),
+        **{f"faults {kind}": count for kind, count in outcome["tried"].items()},
+        "outage_ms_max": figures["longest_outage_ms"],
+        "findings": found,
+    }
+
+
+MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group, "groups": whole_group}
 
 
 PARTS: dict[str, Unit] = {
@@ -241,8 +285,10 @@ PARTS: dict[str, Unit] = {
     "full": full,
     "replicas": replicas,
     "raft": raft,
+    "groups": groups,
     "transactions": transactions,
     "spark": spark,
+    "prove": prove,
     "planted": planted,
 }
 UNITS_MAX = {"planted": 1, "spark": 10}
@@ -261,7 +307,7 @@ def replay(where: str) -> int:
             print(f"{type(error).__name__}: {error}")
             return 1
         return 0
-    if match := re.match(r"(replicas|raft) seed=(\d+)", where):
+    if match := re.match(r"(replicas|raft|groups) seed=(\d+)", where):
         try:
             MINUTES[match[1]](int(match[2]))
         except (AssertionError, SkylarkError, TimeoutError) as error:
@@ -291,6 +337,8 @@ def command_for(part: str, where: str) -> str:
     """The one command that shows a finding again."""
     if where.startswith("tests/"):
         return f"python {where}"
+    if where.startswith("skylark "):
+        return where
     if part in ("states", "garbled", "simpower", "transactions"):
         return f'python {SELF} --replay "{where}"'
     seed = re.search(r"seed=(\d+)", where)

@@ -108,7 +108,10 @@ def rules(facts: Facts) -> dict[str, int]:
         # A message that only the lost disk had was never acknowledged, and may have been seen.
         "vanish_disk": int(not is_raft),
         "vanish_all_power": may_vanish,
-        "forget_ms": max(facts.save_interval_ms, facts.sync_interval_ms) + slack_ms,
+        # In a Raft group an answered commit is agreed.
+        "forget_ms": 0
+        if is_raft
+        else max(facts.save_interval_ms, facts.sync_interval_ms) + slack_ms,
         "lease_ms": facts.lease_ms,
         "locks_kept": int(is_raft),
         "late_ms": 10_000,

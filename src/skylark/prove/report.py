@@ -25,6 +25,8 @@ _LOSSES: Final = frozenset(("lost", "hole", "vanished", "unseen"))
 def promise_lines(facts: Facts) -> Iterator[str]:
     """What a configuration promises."""
     flush = "SYNC_FLUSH" if facts.is_sync_flush else "ASYNC_FLUSH"
+    if facts.kind == "raft":
+        flush = "on the disks of most before SEND_OK"
     yield f"configuration: {_KIND_WORDS[facts.kind]}, {facts.members} machines, {flush}"
     yield "SEND_OK means that the message survives when"
     for promise in promises(facts):

@@ -34,7 +34,7 @@ from .verdict import Verdict, judge
 from .workload import ORDERED_TOPIC, TOPIC, Shape, Workload
 
 BACK_S: Final = 40.0  # Whatever was broken: so long after it was mended, messages are taken.
-LEVEL_S: Final = 60.0
+LEVEL_S: Final = 40.0
 _MIB: Final = 1 << 20
 # Files are small, so that they roll and fit on small disks; a run has few messages.
 SMALL: Final = {
@@ -202,8 +202,8 @@ class Run:
                 break
             kind = waiting.pop(0) if waiting else rng.choice(kinds)
             await asyncio.sleep(rng.uniform(0.3, 1.5))
-            if kind in LASTING:
-                await self._level(client)
+            if kind in LASTING and not await self._level(client):
+                return
             node = self._target(client, rng)
             self._progress(f"{kind} {node.name}")
             try:
@@ -240,20 +240,26 @@ class Run:
         self._back_ms.append(round((time.monotonic() - began) * 1000))
         return True
 
-    async def _level(self, client: Client) -> None:
-        """Until every node of a broker has what the furthest has now, or for a while."""
+    async def _level(self, client: Client) -> bool:
+        """Until every node of a broker has what the furthest has now; else that is a problem."""
         self._progress("waiting for replicas")
         deadline = time.monotonic() + LEVEL_S
         goals: dict[str, int] = {}
+        behind: list[str] = []
         while time.monotonic() < deadline:
             ends = {node.name: await self._end_of(client, node) for node in self._nodes}
             if not goals:
                 for node in self._nodes:
                     group = node.plan.group
                     goals[group] = max(goals.get(group, 0), ends[node.name])
-            if all(ends[node.name] >= goals[node.plan.group] for node in self._nodes):
-                return
+            behind = [n.name for n in self._nodes if ends[n.name] < goals[n.plan.group]]
+            if not behind:
+                return True
             await asyncio.sleep(0.1)
+        text = f"{', '.join(behind)} did not catch up within {LEVEL_S:.0f} s"
+        if text not in self._problems:
+            self._problems.append(text)
+        return False
 
     async def _end_of(self, client: Client, node: Node) -> int:
         with contextlib.suppress(SkylarkError, ValueError, KeyError):
