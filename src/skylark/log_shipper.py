@@ -76,7 +76,8 @@ class LogShipper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; the lock of the handler is held, so there is one at a time."""
-        if record.name == _OWN or record.name.startswith(f"{_OWN}."):
+        is_own = record.name == _OWN or record.name.startswith(f"{_OWN}.")
+        if is_own or threading.current_thread() is self._thread:
             return
         if self._pid != os.getpid():
             self._begin()  # After a fork the thread is the parent's, and so are the lines.

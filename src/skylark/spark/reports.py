@@ -97,7 +97,7 @@ class LogReporter:
 
 
 class PrometheusReporter:
-    """Keeps gauges and counters; a query that ends takes its own away."""
+    """Keeps gauges and counters; a query that ends takes its gauges away."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Counter, Gauge
@@ -115,22 +115,28 @@ class PrometheusReporter:
 
     def __call__(self, report: QueryReport) -> None:
         """Take a report."""
-        known = self._queues.setdefault(report.query, set())
-        lags = report.lags if report.is_active else {}
-        for queue in known - set(lags):
-            self._lag.remove(report.query, *map(str, queue))
-        for queue, lag in lags.items():
-            self._lag.labels(report.query, *map(str, queue)).set(lag)
-        self._queues[report.query] = set(lags)
         if not report.is_active:
-            for one in (self._input, self._rate, self._seconds):
-                one.remove(report.query)
-            del self._queues[report.query]
+            self._forget(report.query)
             return
+        for queue in self._queues.get(report.query, set()) - set(report.lags):
+            self._lag.remove(report.query, *map(str, queue))
+        for queue, lag in report.lags.items():
+            self._lag.labels(report.query, *map(str, queue)).set(lag)
+        self._queues[report.query] = set(report.lags)
         self._input.labels(report.query).set(report.input_per_s)
         self._rate.labels(report.query).set(report.rows_per_s)
         self._seconds.labels(report.query).set(report.batch_ms / 1_000)
         self._rows.labels(report.query).inc(report.rows)
+
+    def _forget(self, query: str) -> None:
+        """Of a query that has ended only the count stays."""
+        known = self._queues.pop(query, None)
+        if known is None:
+            return  # It has never done anything.
+        for queue in known:
+            self._lag.remove(query, *map(str, queue))
+        for one in (self._input, self._rate, self._seconds):
+            one.remove(query)
 
 
 _reporters: WeakKeyDictionary[CollectorRegistry, PrometheusReporter] = WeakKeyDictionary()
