@@ -196,11 +196,13 @@ class NameServer:
 def start_process(
     words: list[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command of ours with its words going to a file."""
+    """Start a command of ours with its words going to a file; it does not outlive us."""
+    setpriv = shutil.which("setpriv")
+    guard = [] if setpriv is None else [setpriv, "--pdeathsig", "KILL", "--"]
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SKYLARK_")}
     with log.open("ab") as out:
         return subprocess.Popen(
-            words,
+            [*guard, *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

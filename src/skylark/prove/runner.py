@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,10 @@ class Run:
 
     async def main(self) -> Outcome:
         """Run, and judge; raises what keeps a cluster from starting."""
+        task = asyncio.current_task()
+        assert task is not None
+        # Whoever asks us to stop wants our processes to stop as well.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         name_server = NameServer(self._fabric, self._root)
         try:
             await self._fabric.open([node.name for node in self._plan.nodes])
@@ -295,5 +300,8 @@ def prove(
     progress: Progress = lambda text: None,
     keep: bool = False,
 ) -> Outcome:
-    """Run a plan in an empty directory."""
-    return asyncio.run(Run(plan, fabric, root, progress, keep).main())
+    """Run a plan in an empty directory; raises KeyboardInterrupt when asked to stop."""
+    try:
+        return asyncio.run(Run(plan, fabric, root, progress, keep).main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
