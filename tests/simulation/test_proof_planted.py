@@ -212,6 +212,17 @@ BUGS = [
     ),
     Planted("replicas are not asked", plants.never_ask_replicas, disk_lost, ("lost", "set"), {}),
     Planted(
+        "only lengths are compared (H3)",
+        plants.compare_lengths_only,
+        power_cut,
+        ("replica-divergence", "replicas"),
+        {
+            "role": "ASYNC_MASTER",
+            "ha_recover_from_slave": False,
+            "rules": {"loss_power": 12_000, "vanish_power": 1},
+        },
+    ),
+    Planted(
         "offset 0 where none is found (O1)",
         forget_offsets,
         killed,
