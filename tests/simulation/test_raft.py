@@ -473,6 +473,15 @@ def test_a_member_that_was_just_started_gives_no_vote_yet() -> None:
     assert raft.vote == "n2"
 
 
+def test_a_term_whose_records_came_to_the_disk_before_it_is_known_after_a_crash() -> None:
+    log = MemoryLog([Record(30, 5, b"x", 0)])
+    raft = Raft("n1", ("n1",), log, random.Random(1), hard_state=HardState(3, "n1"))
+    assert (raft.term, raft.vote) == (5, None)
+    while not raft.is_leader:
+        raft.tick()
+    assert [item.term for item in log.items] == [5, 6]
+
+
 def test_terms_are_found_by_position() -> None:
     terms = Terms([(0, 0)])
     terms.begin(1, 0)

@@ -204,6 +204,38 @@ def test_an_empty_disk_is_filled_and_its_member_votes_again() -> None:
     calm(scenario)
 
 
+def test_a_log_that_is_gone_while_its_state_is_there_is_a_lost_disk() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        await some_time(world, 1_000)
+        # A second term, so that the state says how long the log was.
+        await world.nodes[leader].call(lambda _: world.groups[leader].transfer(3_000))
+        leader = await world.wait_serving()
+        await some_time(world, 1_000)
+        name = next(name for name in world.nodes if name != leader)
+        node = world.nodes[name]
+        await node.stop()
+        before = node.files
+        world.lose_disk(node)
+        assert before is not None
+        assert node.files is not None
+        node.files.make_directory("/store/config")
+        for path in before.all_paths():
+            if path.startswith("/store/config/") and path.endswith(".json"):
+                node.files.replace(path, before.read(path))
+        node.start()
+        was_without_vote = False
+        for _ in range(200):
+            await world.cluster.clock.sleep_ms(10)
+            group = world.running().get(name)
+            was_without_vote |= group is not None and not group.raft.may_vote
+        assert was_without_vote
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
 def test_two_empty_disks_of_three_elect_nobody() -> None:
     async def scenario(world: GroupWorld) -> None:
         leader = await world.wait_serving()

@@ -111,6 +111,10 @@ class Raft:
         state = hard_state or HardState(0, None, may_vote=False)
         self.term, self.vote, self.may_vote, self.floor = state
         self._saved = hard_state
+        newest = log.term_at(log.last)
+        if newest > self.term:
+            # The first records of a term were on the disk a moment before the term was.
+            self.term, self.vote = newest, None
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.committed = max(committed, log.start)

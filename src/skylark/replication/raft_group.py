@@ -201,6 +201,7 @@ class RaftGroup:
             now_ms=clock.now_ms,
             tail_bytes_max=config.diverged_bytes_max,
         )
+        self.log.before_cut = self._member.lower
         self.raft = Raft(
             config.self_id,
             config.peers,

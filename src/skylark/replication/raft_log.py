@@ -275,6 +275,7 @@ class MemoryLog:
     def add(self, term: int, data: bytes) -> int:
         """Append one record; return where it ends."""
         start = self.last
+        assert not self.items or term >= self.items[-1].term, "a term of the past"
         self.items.append(Record(start + 20 + len(data), term, data, start))
         return self.last
 

@@ -44,6 +44,7 @@ class MemberState:
         self._files = files
         self._group = group
         self._id = own_id
+        self._state: HardState | None = None
         self.log_end = 0  # How long the log was when this was written.
 
     def load(self) -> HardState | None:
@@ -72,7 +73,13 @@ class MemberState:
                 f"{self._id!r} of {self._group!r}: correct dLegerGroup and dLegerSelfId, or start "
                 "with an empty store"
             )
+        self._state = state
         return state
+
+    def lower(self, log_end: int) -> None:
+        """The log is about to be cut: that it is shorter then must not look like a loss."""
+        if self._state is not None and log_end < self.log_end:
+            self.save(self._state, log_end)
 
     def save(self, state: HardState, log_end: int) -> None:
         """Replace it, durably; raises StoreError."""
@@ -87,7 +94,7 @@ class MemberState:
         }
         self._files.make_directory(os.path.dirname(self._path))
         self._files.replace(self._path, json.dumps(content).encode())
-        self.log_end = log_end
+        self._state, self.log_end = state, log_end
 
 
 def _number(value: Any) -> int:
@@ -118,12 +125,16 @@ class StoreLog:
         self._tail_bytes_max = tail_bytes_max
         self._root = store.config.store_path_root_dir
         self._path = os.path.join(self._root, "config", _TERMS_FILE)
+        # Called with where the log will end, before it is cut.
+        self.before_cut: Callable[[int], None] = lambda position: None
         self.has_terms = files.exists(self._path)
         self.terms = Terms([(0, self.start)])
         if self.has_terms and not self.is_empty:
             self.terms = self._load()
             if self.terms.cut(self.last):
                 self.save_terms()
+        elif self.has_terms:
+            self.save_terms()  # What the file says is of a log that is gone.
 
     def _load(self) -> Terms:
         try:
@@ -263,6 +274,7 @@ class StoreLog:
 
     def truncate(self, position: int) -> None:
         self._keep_tail(position)
+        self.before_cut(position)
         self._store.truncate(position)
         if self.terms.cut(position):
             self.save_terms()

@@ -349,6 +349,22 @@ def test_term_and_vote_are_there_after_a_power_cut() -> None:
     assert again.log_end == 4096
 
 
+def test_a_log_that_is_cut_does_not_look_like_one_that_was_lost(
+    leader: tuple[MessageStore, StoreLog],
+) -> None:
+    store, log = leader
+    files = store.files
+    assert isinstance(files, SimFiles)
+    state = member(files)
+    state.save(HardState(5, None), log.last)
+    log.before_cut = state.lower
+    cut = log.terms.starts[2]
+    log.truncate(cut)
+    again = member(files)
+    assert again.load() == HardState(5, None)
+    assert again.log_end == cut
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{}", b"[]", b'{"group":"g","id":"n0","term":-1}', b"\xff", b'{"group":"g"'],
