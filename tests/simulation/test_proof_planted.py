@@ -279,7 +279,7 @@ def test_without_a_bug_the_history_is_clean(name: str) -> None:
 
 @pytest.mark.parametrize("seed", [2])
 def test_a_group_leaves_nothing_out_when_a_power_cut_took_the_end_of_its_queues(seed: int) -> None:
-    """The queue grows over the lost offsets again before the group asks; it must not stand there."""
+    """The queue grows over the lost offsets before the group asks; it must not stand there."""
     rules = {"loss_power": 12_000, "vanish_power": 1}
     verdict = proven(
         seed,
