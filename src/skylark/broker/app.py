@@ -49,6 +49,7 @@ from ..remote.addresses import (
 )
 from ..replication import EpochTable
 from ..replication.raft_group import RaftGroup
+from ..replication.raft_store import require_no_group
 from ..sandbox import Workers
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
@@ -208,6 +209,8 @@ class Broker:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         config, clock = self._live.current, self._clock
+        if not config.is_raft:
+            require_no_group(config.store_path_root_dir, self._files)
         store = stack.enter_context(
             MessageStore.open(
                 config.store_config(),

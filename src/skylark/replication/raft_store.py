@@ -15,7 +15,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CorruptRecord, RemoteProtocolError, StoreDamaged, StoreError
+from ..errors import (
+    ConfigError,
+    CorruptRecord,
+    RemoteProtocolError,
+    StoreDamaged,
+    StoreError,
+)
 from ..model.topic import RAFT_TOPIC
 from ..protocol.record import BLANK_MAGIC, decode_dispatch, decode_records
 from ..store import MessageStore, PutMessage, PutStatus
@@ -34,6 +40,19 @@ _NUMBER_MAX = 1 << 62
 def member_file(root: str) -> str:
     """Where a member's state lies; a store that has it belongs to a group."""
     return os.path.join(root, "config", _MEMBER_FILE)
+
+
+def require_no_group(root: str, files: SmallFiles) -> None:
+    """Raise ConfigError where a store belongs to a group and its broker does not.
+
+    What a broker adds by itself is in no term, and would part the members' logs unseen.
+    """
+    path = member_file(root)
+    if files.exists(path):
+        raise ConfigError(
+            f"{root} is the store of a member of a Raft group: set enableDLegerCommitLog=true; or, "
+            f"to take it out of its group for good, remove {path} and {_TERMS_FILE} beside it"
+        )
 
 
 class MemberState:

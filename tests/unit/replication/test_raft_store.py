@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Iterator
@@ -9,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from skylark.errors import CorruptRecord, RemoteProtocolError, StoreDamaged
+from skylark.errors import ConfigError, CorruptRecord, RemoteProtocolError, StoreDamaged
 from skylark.model.topic import RAFT_TOPIC
 from skylark.protocol.record import decode_dispatch, decode_records, pack_host
 from skylark.replication.raft_log import Chunk, HardState
-from skylark.replication.raft_store import MemberState, StoreLog, member_file
+from skylark.replication.raft_store import (
+    MemberState,
+    StoreLog,
+    member_file,
+    require_no_group,
+)
 from skylark.store import FlushDiskType, MessageStore, PutMessage, PutStatus, StoreConfig
+from skylark.store.retention import Retention
 from skylark.testing.files import SimFiles
 
 HOST = pack_host("10.0.0.1", 1)
@@ -332,6 +339,25 @@ def test_terms_are_found_again_in_the_log(leader: tuple[MessageStore, StoreLog])
         open_log(store).find_terms()
 
 
+def test_retention_takes_nothing_that_is_not_agreed(
+    leader: tuple[MessageStore, StoreLog],
+) -> None:
+    store, log = leader
+    store.flush()
+    retention = Retention(store, StillClock())
+    retention.reconfigure(
+        dataclasses.replace(store.config, file_reserved_time=0, disk_max_used_space_ratio=1)
+    )
+    retention.clean_soon()
+    assert retention.clean() == 0
+    store.agree(log.last)
+    store.flush()
+    retention.clean_soon()
+    assert retention.clean() > 0
+    assert log.start > 0
+    assert log.term_at(log.start) > 0
+
+
 # The state of a member.
 
 
@@ -375,6 +401,14 @@ def test_a_state_that_cannot_be_read_is_not_guessed(content: bytes) -> None:
     files.replace(member_file("/store"), content)
     with pytest.raises(CorruptRecord, match="move this store away"):
         member(files).load()
+
+
+def test_a_store_of_a_group_is_not_opened_without_it() -> None:
+    files = SimFiles()
+    require_no_group("/store", files)
+    member(files).save(HardState(1, None), 0)
+    with pytest.raises(ConfigError, match="set enableDLegerCommitLog=true; or, to take it out"):
+        require_no_group("/store", files)
 
 
 def test_a_store_of_another_member_is_refused() -> None:
