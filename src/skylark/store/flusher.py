@@ -271,6 +271,7 @@ class Flusher:
             least = self._config.flush_commit_log_least_pages * _PAGE_BYTES
             unflushed = store.log.committed - store.log.flushed
             if unflushed == 0 and not store.log.wants_next_file:
+                self._release()  # Somebody else has flushed: a topic was dropped, say.
                 continue
             if unflushed < least and not (
                 is_thorough or self._waiters or self._config.is_sync_flush

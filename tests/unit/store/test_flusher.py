@@ -70,6 +70,17 @@ def test_a_waiter_is_released_when_its_message_is_on_the_disk():
     run(SYNC, scenario)
 
 
+def test_a_waiter_is_released_when_somebody_else_has_flushed():
+    async def scenario(store, flusher, files):
+        (result,) = store.put([make_message()])
+        waiting = flusher.flushed(result.end)
+        store.flush()  # As drop_topic() does.
+        async with asyncio.timeout(5):
+            assert await waiting
+
+    run(SYNC, scenario)
+
+
 def test_all_that_arrive_during_one_sync_are_served_by_the_next():
     async def scenario(store, flusher, files):
         files.gate.clear()
