@@ -82,6 +82,7 @@ class BrokerGroupWorld:
         self.acked: dict[bytes, tuple[int, int]] = {}
         self.sent = 0
         self.made: set[str] = set()
+        self.deleted: set[str] = set()
         self.told = 0  # The highest offset that anybody was told, or whose commit was answered.
         self.outages: list[int] = []  # Between two sends that succeeded, when more than a second.
         self._last_ok_ms = 0
@@ -294,11 +295,20 @@ class BrokerGroupWorld:
                     self.told = max(self.told, target)
 
     async def make_topics_for_ever(self) -> None:
+        """Make topics, and delete some of them again."""
         number = 0
+        rng = self.cluster.rng("topics")
         async with self.channels("topics") as channels:
             while True:
                 await self.clock.sleep_ms(700)
                 number += 1
+                if number % 4 == 0 and self.made:
+                    name = rng.choice(sorted(self.made))
+                    self.made.discard(name)  # From here on nobody knows, until it is answered.
+                    ok, _ = await self.with_master(channels, RemoteBroker.delete_topic, name)
+                    if ok:
+                        self.deleted.add(name)
+                    continue
                 name = f"Made-{number}"
                 topic = TopicConfig(name, 1 + number % 5, 1 + number % 5)
                 ok, _ = await self.with_master(
@@ -389,6 +399,8 @@ class BrokerGroupWorld:
         first, *others = (self.parts(node) for node in self.nodes)
         missing = self.made - first.topics.topics.keys()
         assert not missing, f"topics {missing} are gone"
+        there = self.deleted & first.topics.topics.keys()
+        assert not there, f"topics {there} are there again"
         assert (first.offsets.get(TOPIC, "g", 0) or 0) >= self.told
         for other in others:
             assert other.topics.body() == first.topics.body()

@@ -388,6 +388,27 @@ def test_a_lock_is_kept_by_the_next_leader_and_free_a_lease_later(raft: RaftWorl
     raft.run(main)
 
 
+def test_owners_and_tokens_survive_a_restart_whose_tables_are_newer_than_their_records(
+    raft: RaftWorld,
+) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+
+    async def life(*, is_first: bool) -> None:
+        async with raft.member(), raft.connected("one") as client:
+            await raft.leading()
+            if is_first:
+                await client.send("T")
+                body = LockBatchRequestBody("one", "g", (queue,))
+                await client.call(RequestCode.LOCK_BATCH_MQ, body=body.to_json())
+            lock = raft.parts.locks.owner("g", queue)
+            assert lock is not None
+            assert (lock.client_id, lock.token) == ("one", 1)
+
+    raft.run(lambda: life(is_first=True))
+    raft.files = raft.files.copy()
+    raft.run(lambda: life(is_first=False))
+
+
 def test_a_lock_is_granted_to_nobody_before_the_group_has_agreed(raft: RaftWorld) -> None:
     async def main() -> None:
         async with raft.member() as group, raft.connected("one") as client:
