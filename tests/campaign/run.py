@@ -17,6 +17,7 @@
     replicas    4 minutes of a master and its replicas under faults             I09 I10
     raft        100 minutes of a Raft group under faults                        I11 I13
     groups      10 minutes of a Raft group with its stores and links            I11 I13 H5
+    members     2 runs of whole brokers in a Raft group, tables and locks too     I09 I10 I19 I22
     transactions  10 runs of transactions under crashes, 60 crashes           I18
     spark       50 kills of drivers, workers and brokers under chains of Spark  I31
                 jobs, 10,000 rows; ten units are enough, some minutes each
@@ -52,6 +53,7 @@ import garbling  # noqa: E402
 import planted_bugs  # noqa: E402
 import sim_power_cuts  # noqa: E402
 import test_raft as raft_runs  # noqa: E402
+import test_raft_brokers as member_runs  # noqa: E402
 import test_raft_group as group_runs  # noqa: E402
 import test_replication_faults as replica_runs  # noqa: E402
 import transaction_crashes  # noqa: E402
@@ -199,6 +201,10 @@ def replicas(seed: int) -> dict[str, Any]:
     return _minutes("replicas", range(seed * 4, seed * 4 + 4), replica_runs.run_seed)
 
 
+def members(seed: int) -> dict[str, Any]:
+    return _minutes("members", range(seed * 2, seed * 2 + 2), member_runs.run_failovers)
+
+
 def raft(seed: int) -> dict[str, Any]:
     return _minutes("raft", range(seed * 100, seed * 100 + 100), raft_group)
 
@@ -271,7 +277,12 @@ def prove(seed: int) -> dict[str, Any]:
     }
 
 
-MINUTES = {"replicas": replica_runs.run_seed, "raft": raft_group, "groups": whole_group}
+MINUTES = {
+    "replicas": replica_runs.run_seed,
+    "raft": raft_group,
+    "groups": whole_group,
+    "members": member_runs.run_failovers,
+}
 
 
 PARTS: dict[str, Unit] = {
@@ -285,6 +296,7 @@ PARTS: dict[str, Unit] = {
     "full": full,
     "replicas": replicas,
     "raft": raft,
+    "members": members,
     "groups": groups,
     "transactions": transactions,
     "spark": spark,
@@ -307,7 +319,7 @@ def replay(where: str) -> int:
             print(f"{type(error).__name__}: {error}")
             return 1
         return 0
-    if match := re.match(r"(replicas|raft|groups) seed=(\d+)", where):
+    if match := re.match(r"(replicas|raft|groups|members) seed=(\d+)", where):
         try:
             MINUTES[match[1]](int(match[2]))
         except (AssertionError, SkylarkError, TimeoutError) as error:

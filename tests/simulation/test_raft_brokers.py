@@ -58,8 +58,11 @@ async def _hurt(world: BrokerGroupWorld, kind: str) -> None:
         await world.wait_readmitted(leader)  # Two lost disks are too many for three machines.
 
 
-def run_failovers(seed: int) -> None:
-    """A leader that is hurt in one way after another, under traffic, and the judge at the end."""
+def run_failovers(seed: int) -> int:
+    """A leader that is hurt in one way after another, under traffic, and the judge at the end.
+
+    Returns how many messages were acknowledged.
+    """
 
     async def scenario(world: BrokerGroupWorld) -> None:
         await world.wait_leader()
@@ -84,6 +87,7 @@ def run_failovers(seed: int) -> None:
 
     with BrokerGroupWorld(seed) as world:
         world.run(scenario)
+        return len(world.acked)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
