@@ -167,6 +167,7 @@ class FakeQuery:
         self.recentProgress.append(
             {
                 "batchId": batch,
+                "timestamp": str(len(self.recentProgress)),
                 "numInputRows": rows,
                 "processedRowsPerSecond": 10.0,
                 "durationMs": {} if idle else {"addBatch": 1, "triggerExecution": 200},
@@ -200,8 +201,10 @@ def test_rows_are_counted_once_however_often_spark_reports():
     assert not watched.observe()
     query.did(2, 0, end=12, latest=30, idle=True)
     watched.observe()
+    query.did(2, 0, end=12, latest=30, idle=True)
     assert (watched.state.rows, watched.state.batch, watched.state.lag) == (12, 1, 18)
     query.did(2, 18, end=30, latest=30)
+    query.did(3, 0, end=30, latest=30, idle=True)
     watched.observe()
     assert (watched.state.rows, watched.state.lag, watched.state.topics) == (30, 0, ["T"])
 
@@ -303,6 +306,12 @@ skylark.errors.{error}
         (
             "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat x", SkylarkError,
             "Division by zero.",
+        ),
+        (
+            "An error occurred while calling o3.start.\n"
+            ": org.apache.spark.SparkClassNotFoundException: "
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: x. SQLSTATE: 42K02\n\tat y",
+            ConfigError, "Failed to find the data source: x.",
         ),
         ("", SkylarkError, "RuntimeError"),
     ],

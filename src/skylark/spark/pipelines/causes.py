@@ -49,7 +49,8 @@ def _found(error: BaseException) -> tuple[str, str]:
 def _read(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SkylarkError):
         return type(error).__name__, str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("An error occurred while calling ")]
     # The last of ours: what was raised from something else comes after it.
     for line in reversed(lines):
         if ours := _OURS.match(line):
@@ -68,7 +69,7 @@ def _read(error: BaseException) -> tuple[str, str]:
 
 def is_about_a_query(error: BaseException) -> bool:
     """Whether Spark says that a query or its options make no sense, before anything ran."""
-    if _condition(error).startswith("DATA_SOURCE_NOT_FOUND"):
+    if "[DATA_SOURCE_NOT_FOUND]" in str(error):
         return True
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"AnalysisException", "ParseException", "IllegalArgumentException"})

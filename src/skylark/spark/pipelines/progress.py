@@ -18,23 +18,23 @@ class Watched:
         self.name = name
         self.query = query
         self.state = state
+        self._looked_at: str | None = None  # The time of the last report that was taken in.
         self.stop_after = -1  # The last micro-batch that was done when a stop was asked for.
 
     def observe(self) -> bool:
         """Take in what is new; whether there was anything."""
         last = self.query.lastProgress
-        if last is None:
+        if last is None or last["timestamp"] == self._looked_at:
             return False
-        if not self._is_new(last):
-            return self._show_lag(last)
-        news = [one for one in self.query.recentProgress if self._is_new(one)] or [last]
+        self._looked_at = last["timestamp"]
+        # The last one may be of a look for data that found none, after several micro-batches.
+        news = [one for one in self.query.recentProgress if self._is_new(one)]
         for one in news:
             self.state.rows += int(one["numInputRows"])
             self.state.batch = int(one["batchId"])
             self.state.batch_ms = int(one["durationMs"].get("triggerExecution", 0))
             self.state.rows_per_s = float(one["processedRowsPerSecond"] or 0.0)
-        self._show_lag(news[-1])
-        return True
+        return self._show_lag(last) or bool(news)
 
     def _is_new(self, progress: Any) -> bool:
         """Whether it is of a micro-batch that has been done, and not counted yet."""
