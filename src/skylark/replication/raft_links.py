@@ -186,12 +186,19 @@ class RaftLinks:
     # Hearing.
 
     def accepted(self, link: _AcceptedLink) -> bool:
-        """Whether there is room for another one."""
+        """Whether there is room for another one; the oldest that has not proved itself makes some.
+
+        So strangers that hold connections open do not keep members out.
+        """
         if self.is_closed:
             return False
         if len(self._accepted) >= CONNECTIONS_MAX:
-            self.note_refusal(link.address, f"{CONNECTIONS_MAX} connections are the limit")
-            return False
+            oldest = next((other for other in self._accepted if not other.source), link)
+            self.note_refusal(oldest.address, f"{CONNECTIONS_MAX} connections are the limit")
+            if oldest is link:
+                return False
+            del self._accepted[oldest]
+            oldest.close()
         self._accepted[link] = None
         return True
 
