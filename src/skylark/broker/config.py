@@ -932,6 +932,11 @@ class BrokerConfig(ServerSettings):
     def _check_raft(self) -> None:
         members = read_members(self.d_leger_peers)
         own = find_member(members, self.d_leger_self_id, "dLegerSelfId")
+        if not self.broker_name:
+            raise ConfigError(
+                "enableDLegerCommitLog=true needs brokerName, the same at every member: a host name "
+                "in its place would be another one at each"
+            )
         if self.preferred_leader_id:
             find_member(members, self.preferred_leader_id, "preferredLeaderId")
         if own.port in (self.listen_port, self.listen_port + FAST_PORT_STEP):

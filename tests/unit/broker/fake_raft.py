@@ -15,6 +15,7 @@ from skylark.store.flusher import Flusher
 
 PEERS = "n0-10.0.0.1:40911;n1-10.0.0.3:40911;n2-10.0.0.4:40911"
 SETTINGS: dict[str, Any] = {
+    "broker_name": "broker-a",
     "enable_d_leger_commit_log": True,
     "d_leger_peers": PEERS,
     "d_leger_self_id": "n0",

@@ -524,6 +524,7 @@ def test_a_snapshot_says_everything_to_a_member_whose_log_begins_late(raft: Raft
         ({"listen_port": 40911}, "is what clients connect to"),
         ({"raft_election_timeout_ms": 300}, "three times"),
         ({"d_leger_group": "a b"}, "dLegerGroup=a b"),
+        ({"broker_name": ""}, "needs brokerName"),
     ],
 )
 def test_settings_of_a_group_that_cannot_work_are_refused_with_the_next_step(
