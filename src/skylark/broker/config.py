@@ -934,8 +934,8 @@ class BrokerConfig(ServerSettings):
         own = find_member(members, self.d_leger_self_id, "dLegerSelfId")
         if not self.broker_name:
             raise ConfigError(
-                "enableDLegerCommitLog=true needs brokerName, the same at every member: a host name "
-                "in its place would be another one at each"
+                "enableDLegerCommitLog=true needs brokerName, the same at every member; the host "
+                "name, which stands for it otherwise, is another one at each"
             )
         if self.preferred_leader_id:
             find_member(members, self.preferred_leader_id, "preferredLeaderId")
