@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from .master import Follower as Follower
     from .master import Master as Master
     from .quorum import Quorum as Quorum
-    from .raft_group import RaftConfig as RaftConfig
+    from .raft_config import RaftConfig as RaftConfig
     from .raft_group import RaftGroup as RaftGroup
-    from .raft_group import RaftQuorum as RaftQuorum
+    from .raft_quorum import RaftQuorum as RaftQuorum
     from .replica import Replica as Replica
 else:
     __getattr__, __dir__ = front_door(
@@ -24,7 +24,9 @@ else:
             "epochs": ("Epoch", "EpochTable"),
             "master": ("Follower", "Master"),
             "quorum": ("Quorum",),
-            "raft_group": ("RaftConfig", "RaftGroup", "RaftQuorum"),
+            "raft_config": ("RaftConfig",),
+            "raft_group": ("RaftGroup",),
+            "raft_quorum": ("RaftQuorum",),
             "replica": ("Replica",),
         },
     )

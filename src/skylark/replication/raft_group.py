@@ -20,10 +20,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..clock import Clock
@@ -38,14 +36,16 @@ from ..errors import (
 from ..protocol.record import pack_host
 from ..store import Files, MessageStore
 from .raft import Raft, Role
+from .raft_config import HEARTBEAT_TICKS
+from .raft_config import RaftConfig as RaftConfig
 from .raft_links import LinkSettings, Network, RaftLinks
 from .raft_log import HardState, Message
+from .raft_quorum import RaftQuorum as RaftQuorum
 from .raft_store import MemberState, StoreLog
 from .raft_wire import FRAME_BYTES_MAX, HEAD_BYTES
 
 logger = logging.getLogger(__name__)
 
-_HEARTBEAT_TICKS: Final = 2
 _ELECTION_TICKS_MIN: Final = 5
 _FULL_RETRY_MS: Final = 60_000
 _SHOW_BYTES: Final = 4 << 20
@@ -59,45 +59,6 @@ class FlushWaiter(Protocol):
     def paused(self) -> AbstractAsyncContextManager[None]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
-    """Who the group is, and how patient; raises ConfigError where that makes no sense."""
-
-    group: str  # dLegerGroup
-    self_id: str  # dLegerSelfId, such as n0
-    peers: Mapping[str, tuple[str, int]]  # dLegerPeers, this member included: id → host, port
-    listen_host: str = ""  # Where to listen; empty: all addresses. The port is that of self_id.
-    heartbeat_ms: int = 200
-    election_ms: int = 1_500  # Silence of a leader after which others may take over.
-    key: bytes | None = None  # The cluster key, which all members prove to each other.
-    silence_ms: int = 3_000  # A connection without a sign of life for this long is made anew.
-    diverged_bytes_max: int = 1 << 30  # Longer tails are not given up without an operator.
-
-    def __post_init__(self) -> None:
-        if not self.group or "\n" in self.group:
-            raise ConfigError(f"dLegerGroup: {self.group!r} is not a name")
-        for name in self.peers:
-            if not name or any(mark in name for mark in "\n;"):
-                raise ConfigError(f"dLegerPeers: {name!r} is not an id such as n0")
-        if self.self_id not in self.peers:
-            raise ConfigError(
-                f"dLegerSelfId: {self.self_id!r} is not among the ids of dLegerPeers, which are "
-                f"{', '.join(sorted(self.peers))}"
-            )
-        if len(set(self.peers.values())) < len(self.peers):
-            raise ConfigError("dLegerPeers: two members have the same address")
-        if not 10 <= self.heartbeat_ms <= self.election_ms // 3:
-            raise ConfigError(
-                f"a heartbeat every {self.heartbeat_ms} ms and elections after {self.election_ms} "
-                "ms: at least 10 ms, and three of them to an election"
-            )
-
-    @property
-    def tick_ms(self) -> int:
-        """How long a tick is."""
-        return max(5, self.heartbeat_ms // _HEARTBEAT_TICKS)
-
-
 class Member(NamedTuple):
     """What is known of one member."""
 
@@ -106,56 +67,6 @@ class Member(NamedTuple):
     position: int  # How far its log is known to agree; -1 if this member does not know.
     is_voter: bool
     heard_ms: int  # How long ago it was heard of; 0 for oneself, -1: never.
-
-
-class _Waiter(NamedTuple):
-    offset: int
-    number: int  # Breaks ties, so that futures are never compared.
-    future: asyncio.Future[bool]
-
-
-class RaftQuorum:
-    """Those who wait for agreement; for broker/durability.py, in the place of Quorum."""
-
-    def __init__(self, raft: Raft) -> None:
-        self._raft = raft
-        self._waiters: list[_Waiter] = []
-        self._count = 0
-
-    def is_available(self, offset: int) -> bool:
-        """Whether waiting has a chance: this member leads and hears of a majority."""
-        return self._raft.lease_ticks > 0
-
-    def is_replicated(self, offset: int) -> bool:
-        """Whether everything below a physical offset is agreed; False on anyone but the leader."""
-        return self._raft.is_leader and self._raft.committed >= offset
-
-    def replicated(self, offset: int) -> asyncio.Future[bool]:
-        """A future: True when the log is agreed up to an offset; False if leadership is lost first.
-
-        False means that nobody knows yet whether the message stays: the sender must be told of an
-        error, never SEND_OK. To be called in the same turn of the loop as the put; the caller minds
-        the time. It is agreed only when a majority has it on disk, so the flusher need not be
-        waited for as well.
-        """
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        if self.is_replicated(offset) or not self._raft.is_leader:
-            future.set_result(self._raft.is_leader)
-        else:
-            self._count += 1
-            heappush(self._waiters, _Waiter(offset, self._count, future))
-        return future
-
-    def advance(self, *, is_lost: bool = False) -> None:
-        """Let those go whose offset is agreed now; or all, if leadership is lost."""
-        waiters, committed = self._waiters, self._raft.committed
-        while waiters and (is_lost or waiters[0].offset <= committed or waiters[0].future.done()):
-            future = heappop(waiters).future
-            if not future.done():
-                future.set_result(not is_lost)
-
-    def __len__(self) -> int:
-        return len(self._waiters)
 
 
 class _Status(NamedTuple):
@@ -210,7 +121,7 @@ class RaftGroup:
             hard_state=self._load_state(),
             committed=min(store.agreed, self.log.last),
             election_ticks=max(_ELECTION_TICKS_MIN, config.election_ms // config.tick_ms),
-            heartbeat_ticks=_HEARTBEAT_TICKS,
+            heartbeat_ticks=HEARTBEAT_TICKS,
         )
         self.links = RaftLinks(
             LinkSettings(
@@ -314,7 +225,7 @@ class RaftGroup:
                 self._fail(str(self._store.failure))
             if not self.raft.is_leader:
                 # One that stood still has heard nobody for that reason.
-                count = min(count, _HEARTBEAT_TICKS)
+                count = min(count, HEARTBEAT_TICKS)
             for _ in range(count):
                 self._do(self.raft.tick)
             self._leave_if_full()
