@@ -8,7 +8,7 @@ from fake_raft import PEERS, SETTINGS, RaftWorld
 from fake_raft import raft as raft
 
 from skylark.broker.config import BrokerConfig
-from skylark.errors import ConfigError
+from skylark.errors import ConfigError, TransportError
 from skylark.model.group import Subscription
 from skylark.model.queue import MessageQueue
 from skylark.model.topic import RAFT_STATE_TOPIC, SCHEDULE_TOPIC
@@ -18,7 +18,8 @@ from skylark.protocol.bodies import (
     LockBatchResponseBody,
     SubscriptionGroupConfigBody,
 )
-from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.codes import Language, RequestCode, ResponseCode
+from skylark.protocol.command import Command
 
 
 def topic_fields(name: str, queues: int = 4) -> dict[str, object]:
@@ -74,6 +75,21 @@ def test_a_follower_sends_producers_and_operators_away_and_names_the_leader(
                 assert answer.remark is not None
                 assert answer.remark.startswith("[NOT_LEADER]")
                 assert "n2" in answer.remark
+
+    raft.run(main)
+
+
+def test_an_offset_query_of_java_is_not_answered_by_a_follower(raft: RaftWorld) -> None:
+    """It takes an error for "a new group", and would skip messages; it asks again by itself."""
+
+    async def main() -> None:
+        async with raft.member() as group, raft.connected() as client:
+            group.lose("n2")
+            fields = {key: str(value) for key, value in offset_fields().items()}
+            command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+            command.language = Language.JAVA
+            with pytest.raises(TransportError):
+                await client.channels.call(raft.address, command, 500)
 
     raft.run(main)
 
