@@ -44,6 +44,7 @@ _REFUSALS: Final = (
     ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
 )
+_OPEN: Final = -1  # An answer that says nothing.
 _DELAY_LEVEL: Final = 1
 _DELAY_MS: Final = 1_000
 
@@ -293,9 +294,7 @@ class Workload:
         while not self._is_stopped:
             for topic in (TOPIC, ORDERED_TOPIC):
                 for queue in await self._queues(topic):
-                    await self._ask(
-                        "max", p, queue, lambda b, q: b.get_max_offset(q, timeout_ms=2_000)
-                    )
+                    await self._ask("max", p, queue, _end_at_the_leader)
             await self._clock.sleep_ms(5 * self._shape.gap_ms)
 
     async def _ask(
@@ -316,6 +315,8 @@ class Workload:
         try:
             answer = await ask(session.broker(address), queue)
         except SkylarkError:
+            answer = _OPEN
+        if answer == _OPEN:
             self._recorder.note(verb, INFO, off=off, **spot)  # type: ignore[arg-type]
         else:
             off = off if answer is None else answer
@@ -419,6 +420,23 @@ async def _tried(answer: Awaitable[Any]) -> Any:
         return await answer
     except SkylarkError:
         return None
+
+
+async def _end_at_the_leader(broker: Any, queue: MessageQueue) -> int:
+    """The end of a queue, if the one who told it led a Raft group before and after, or has none.
+
+    Other members answer as well, with what they know; that is no promise.
+    """
+    before = await _term_led(broker)
+    end = await broker.get_max_offset(queue, timeout_ms=2_000)
+    return int(end) if before is not None and before == await _term_led(broker) else _OPEN
+
+
+async def _term_led(broker: Any) -> str | None:
+    table = await broker.get_runtime_info(timeout_ms=2_000)
+    if table.get("raftRole", "leader") != "leader" or table.get("raftIsServing") == "false":
+        return None
+    return str(table.get("raftTerm", ""))
 
 
 async def _commit(off: int, broker: Any, queue: MessageQueue) -> None:

@@ -359,8 +359,11 @@ class MessageStore:
     @property
     def visible_end(self) -> int:
         """How far the dispatcher may go."""
-        end = self.log.flushed if self.config.is_sync_flush else self.log.committed
-        return end if self.agreed is None else min(end, self.agreed)
+        if self.agreed is not None:
+            # A majority has it on disk, whether or not we do: it stays, and is answered for. What
+            # is answered must be seen by whoever asks next.
+            return min(self.log.committed, self.agreed)
+        return self.log.flushed if self.config.is_sync_flush else self.log.committed
 
     @property
     def dispatch_lag_bytes(self) -> int:
