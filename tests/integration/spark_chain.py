@@ -35,6 +35,7 @@ from spark_faults import IN_DRIVER, IN_QUERIES, IN_TASKS
 from spark_servers import Servers
 
 from skylark.errors import ConfigError
+from skylark.spark import source
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster
 from skylark.spark.offsets import Offsets
@@ -307,9 +308,9 @@ class Chain:
         try:
 
             def caught_up() -> bool:
-                source, sink = (ends(cluster, topic) for topic in (SOURCE, SINK))
-                wanted = {queue: end for queue, end in source.items() if end > 0}
-                if not source or sum(sink.values()) < sum(source.values()):
+                sent, copied = (ends(cluster, topic) for topic in (SOURCE, SINK))
+                wanted = {queue: end for queue, end in sent.items() if end > 0}
+                if not sent or sum(copied.values()) < sum(sent.values()):
                     return False
                 return all(lake.ends().get(queue) == end for queue, end in wanted.items())
 
@@ -318,14 +319,14 @@ class Chain:
             cluster.close()
 
     def _compare(self) -> list[str]:
-        source = read_topic(self.servers.address, SOURCE)
-        sink = read_topic(self.servers.address, SINK)
-        wanted, found = Counter(row.body for row in source), Counter(row.body for row in sink)
+        sent = read_topic(self.servers.address, SOURCE)
+        copied = read_topic(self.servers.address, SINK)
+        wanted, found = Counter(row.body for row in sent), Counter(row.body for row in copied)
         findings = [
             *_differences("topic", wanted, found),
-            *_differences("archive", Counter(source), Counter(read_archive(self.folder / "lake"))),
+            *_differences("archive", Counter(sent), Counter(read_archive(self.folder / "lake"))),
         ]
-        places = [(row.broker, row.queue_id, row.offset) for row in source]
+        places = [(row.broker, row.queue_id, row.offset) for row in sent]
         assert len(set(places)) == len(places) >= self._sent
         return findings
 
@@ -352,12 +353,17 @@ def read_topic(namesrv: str, topic: str) -> list[Place]:
     reader = SkylarkReader(
         read_options({"namesrv": namesrv, "topic": topic}, is_stream=False), _COLUMNS
     )
-    return [
-        Place(**{"offset" if name == "queue_offset" else name: row[name] for name in row})
-        for part in reader.partitions()
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
+    try:
+        return [
+            Place(row["broker"], row["queue_id"], row["queue_offset"], row["body"])
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for row in batch.to_pylist()
+        ]
+    finally:
+        for cluster in source._clusters.values():  # A worker would keep them for its next task.
+            cluster.close()
+        source._clusters.clear()
 
 
 def read_archive(root: Path) -> list[Place]:
