@@ -99,6 +99,7 @@ class StateLog:
         self._saved_applied = -1
         self._saved_versions: tuple[DataVersion | None, DataVersion | None] = (None, None)
         self._is_begun = False
+        self._is_due = False  # A snapshot waits for a moment in which nothing is on its way.
         self._turn = 0  # How often this broker has ceased to lead.
         self.applied_total = 0
         self._collected_bytes = 0
@@ -216,6 +217,7 @@ class StateLog:
     def end_leading(self) -> None:
         """Write no more; those who wait are told."""
         self._turn += 1
+        self._is_due = False
         for table in (self._topics, self._groups, self._offsets):
             table.forget_written()
         self._locks.end_leading()
@@ -245,13 +247,16 @@ class StateLog:
     # Snapshots.
 
     def _write_snapshot_if_due(self) -> None:
-        if self.applied != self._written:
-            return  # A snapshot would undo what is on its way.
+        self._is_due = self._snapshot_at is None
         if self._snapshot_at is not None:
             behind = self._store.log.appended - self._snapshot_at
             file_bytes = self._store.config.mapped_file_size_commit_log
-            if behind < max(file_bytes, SNAPSHOT_RATIO * self._snapshot_bytes):
-                return
+            self._is_due = behind >= max(file_bytes, SNAPSHOT_RATIO * self._snapshot_bytes)
+        # A snapshot would undo what is on its way. Where something always is, the moment after it
+        # has been applied is a good one.
+        if not self._is_due or self.applied != self._written:
+            return
+        self._is_due = False
         parts = list(self._snapshot_parts())
         count = len(parts)
         size_bytes = self._append(
@@ -313,6 +318,16 @@ class StateLog:
         for offset, future in self._waiting:
             if offset <= self.applied and not future.done():
                 future.set_result(None)
+        if self._is_due and self.applied == self._written:
+            # Not in here: this is the middle of a dispatch, and a snapshot is an append.
+            asyncio.get_running_loop().call_soon(self._write_snapshot_soon)
+
+    def _write_snapshot_soon(self) -> None:
+        if self.is_open:
+            try:
+                self._write_snapshot_if_due()
+            except BrokerError as error:
+                logger.warning("no snapshot is written now: %s", error.remark)
 
     def _apply_at(self, queue_offset: int) -> None:
         queue = self._store.queues.get(RAFT_STATE_TOPIC, STATE_QUEUE)

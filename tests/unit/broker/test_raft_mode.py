@@ -523,6 +523,31 @@ def test_a_snapshot_says_everything_to_a_member_whose_log_begins_late(raft: Raft
     raft.run(main)
 
 
+def test_a_snapshot_finds_its_moment_where_some_change_is_always_on_its_way(
+    raft: RaftWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with raft.member(), raft.connected() as client:
+            await raft.leading()
+            await client.send("T")
+            await raft.clock.sleep_ms(500)
+            state = raft.parts.raft.state if raft.parts.raft is not None else None
+            assert state is not None
+            first = state.undelivered_from()
+            # No look at a regular time finds nothing on its way.
+            monkeypatch.setattr("skylark.broker.state_log.GATHER_MS", 3_600_000)
+            await raft.clock.sleep_ms(200)
+            while raft.parts.store.log.appended < 80 << 10:
+                await client.send("T", bytes(8_000))
+            assert state.undelivered_from() == first
+            state._is_due = True
+            await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T", 9))
+            await raft.clock.sleep_ms(50)
+            assert state.undelivered_from() != first
+
+    raft.run(main)
+
+
 # Settings.
 
 
