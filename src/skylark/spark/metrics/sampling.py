@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ...admin import AdminClient, QueueLag, connect
@@ -38,7 +39,9 @@ def sample(namesrv: str, *, trace_topic: str, now_ms: int) -> Sample:
             tuple(lag_rows(lags, now_ms)),
         )
 
-    return asyncio.run(main())
+    # On a thread of its own: a notebook has a loop that runs already.
+    with ThreadPoolExecutor(1, "metrics-sample") as thread:
+        return thread.submit(lambda: asyncio.run(main())).result()
 
 
 async def _lags(admin: AdminClient) -> dict[str, list[QueueLag]]:
