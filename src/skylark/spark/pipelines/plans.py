@@ -6,7 +6,8 @@ its group. Building analyses every query and starts none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -195,6 +196,25 @@ class Plan:
                     sink.place.refuse(str(error))
                 finally:
                     cluster.close()
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Make a session that of this thread: Spark looks there for formats that are in Python."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:  # Spark Connect: the server knows.
+        yield
+        return
+    sessions = type(spark)._get_j_spark_session_class(jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def has_checkpoint(sink: Sink) -> bool:

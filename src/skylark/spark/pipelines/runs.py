@@ -23,7 +23,7 @@ from ...errors import SkylarkError
 from . import causes
 from .checkpoints import Checkpoint
 from .locks import Lock
-from .plans import Plan
+from .plans import Plan, active
 from .progress import Watched
 from .spec import Spec
 from .state import RunDirectory, RunState, SinkState
@@ -112,7 +112,12 @@ class Run:
         for name, value in self.spec.settings.items():
             if self.spark.conf.isModifiable(name):  # Others came with the session, or not at all.
                 self.spark.conf.set(name, value)
-        plan = Plan(self.spec, self.spark, self._checkpoint.folder)
+        with active(self.spark):
+            self._start_queries(Plan(self.spec, self.spark, self._checkpoint.folder))
+        self.state.status = "running"
+        self._write()
+
+    def _start_queries(self, plan: Plan) -> None:
         plan.check_cluster(_CLUSTER_RETRY_MS)
         frames = [(sink, plan.frame(sink)) for sink in self.spec.sinks]
         for sink, frame in frames:
@@ -121,8 +126,6 @@ class Run:
             state = SinkState(sink.format, self.spec.group_of(sink), self._namesrv())
             self.state.sinks[sink.name] = state
             self._watched.append(Watched(sink.name, plan.start(sink, frame), state))
-        self.state.status = "running"
-        self._write()
 
     def _namesrv(self) -> str:
         """Where the groups are: at the cluster of the topics that are read."""
