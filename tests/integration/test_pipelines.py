@@ -1,0 +1,385 @@
+"""Pipelines from files, on Spark in local mode: what they do, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_world import SETTINGS, SPARKS_WARNINGS, Cluster
+
+from skylark.errors import ConfigError, SkylarkError
+from skylark.model.message import Message
+from skylark.spark import archive as archives
+from skylark.spark import replay
+from skylark.spark.pipelines import Run, RunDirectory, Spec, load
+from skylark.spark.pipelines.plans import Plan
+
+pytestmark = SPARKS_WARNINGS
+EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
+CITIES = ("Shanghai", "Berlin", "Lagos", "Lima")
+_JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SETTINGS['spark.driver.extraJavaOptions']}"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """States of this test alone."""
+    monkeypatch.setenv("SKYLARK_RUN_DIR", str(tmp_path / "run"))
+    return RunDirectory.default()
+
+
+@pytest.fixture(scope="module")
+def orders(cluster: Cluster) -> int:
+    """Orders as a shop sends them; how many."""
+    cluster.send(
+        Message(
+            "OrderTopic",
+            json.dumps({"id": n, "city": CITIES[n % 4], "cents": n}).encode(),
+            tag=("Paid", "Open")[n % 2],
+            keys=[f"o-{n}"],
+        )
+        for n in range(200)
+    )
+    return 200
+
+
+def loaded(cluster: Cluster, path: Path, **environment: object) -> Spec:
+    texts = {name: str(value) for name, value in environment.items()}
+    return load(path, {"NAMESRV_ADDR": cluster.address, **texts})
+
+
+def run_to_its_end(spark: Any, spec: Spec) -> Any:
+    """Run until it ends or is stopped; the state then."""
+    with Run(spec) as run:
+        run.start(spark)
+        return run.wait()
+
+
+def run_once(spark: Any, spec: Spec) -> Any:
+    """Run what is there now; the state at the end."""
+    return run_to_its_end(spark, spec.once())
+
+
+def rows(spark: Any, cluster: Cluster, topic: str) -> list[Any]:
+    frame = spark.read.format("skylark").option("namesrv", cluster.address)
+    found: list[Any] = frame.option("topic", topic).load().collect()
+    return found
+
+
+def bodies(spark: Any, cluster: Cluster, topic: str) -> Counter[str]:
+    return Counter(bytes(row.body).decode() for row in rows(spark, cluster, topic))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+
+
+def rows_read(directory: RunDirectory, name: str) -> list[int]:
+    """What the sinks of a run have read, as every terminal sees it."""
+    state = directory.read(name)
+    assert state.error is None, state.error
+    return [sink.rows for sink in state.sinks.values()]
+
+
+TWO_SINKS = """\
+name: two-sinks
+checkpoint: ${FOLDER}/state
+trigger: 1 second
+sources:
+  orders: {topic: OrderTopic, startingOffsets: earliest}
+steps:
+  paid: select * from orders where tag = 'Paid'
+  texts: select keys, cast(body as string) as body from paid
+sinks:
+  out: {topic: TwoSinks}
+  files: {from: paid, format: parquet, path: "${FOLDER}/files", partitionBy: tag}
+"""
+
+
+def test_a_file_with_two_sinks_runs_goes_on_and_shows_its_progress(
+    spark: Any, cluster: Cluster, orders: int, tmp_path: Path, directory: RunDirectory
+) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(TWO_SINKS)
+    spec = loaded(cluster, file, FOLDER=tmp_path)
+    end = run_once(spark, spec)
+    assert end.status == "done"
+    assert {name: (sink.rows, sink.lag) for name, sink in end.sinks.items()} == {
+        "out": (orders, 0),
+        "files": (orders, 0),
+    }
+    assert spark.read.parquet(str(tmp_path / "files")).count() == orders // 2
+    assert len(bodies(spark, cluster, "TwoSinks")) == orders // 2
+    (state,) = json.loads(cluster.cli("pipeline", "status", "two-sinks", "--json"))
+    assert (state["status"], state["sinks"]["out"]["lag"]) == ("done", 0)
+    assert "OrderTopic" in cluster.cli("lag", "two-sinks-files"), "a group like any other"
+    # Until it is stopped: what comes meanwhile is read once, what was read is not read again.
+    running = threading.Thread(target=run_to_its_end, args=(spark, spec))
+    running.start()
+    cluster.send(Message("OrderTopic", b"late %d" % n, tag="Paid") for n in range(10))
+    wait_until(lambda: sum(rows_read(directory, "two-sinks")) == 20)
+    stopped = json.loads(cluster.cli("pipeline", "stop", "two-sinks", "--json"))
+    running.join(60)
+    assert stopped["status"] == "stopped"
+    assert [sink["rows"] for sink in stopped["sinks"].values()] == [10, 10]
+    found = bodies(spark, cluster, "TwoSinks")
+    assert set(found.values()) == {1}
+    assert len(found) == orders // 2 + 10
+    assert spark.read.parquet(str(tmp_path / "files")).count() == orders // 2 + 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("tag = 'Paid'", "tagg = 'Paid'", 7, "`tagg` cannot be resolved"),
+        ("from orders", "from order", 7, "no source or step order above"),
+        ("select keys", "selct keys", 8, "Syntax error"),
+        ("topic: OrderTopic", "topic: NoTopic", 5, "there is no topic NoTopic"),
+        ("as body from", "as text from", 10, "column text cannot be written"),
+        ("select * from", "select tag, count(*) from orders group by tag --", 9, "output mode"),
+        ("format: parquet", "format: parket", 11, "parket"),
+        ("startingOffsets: earliest", "stream: false", 10, "is a table and no stream"),
+    ],
+)
+def test_a_pipeline_that_cannot_run_is_refused_in_one_line(
+    spark: Any, cluster: Cluster, orders: int, tmp_path: Path,
+    old: str, new: str, line: int, words: str,
+) -> None:  # fmt: skip
+    file = tmp_path / "wrong.yaml"
+    text = TWO_SINKS.replace(old, new)
+    assert text != TWO_SINKS
+    if words == "output mode":  # An aggregate has no rows to append without a watermark.
+        text = text.replace("  texts: select keys, cast(body as string) as body from paid\n", "")
+        text = text.replace("  out: {topic: TwoSinks}\n", "")
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        run_once(spark, loaded(cluster, file, FOLDER=tmp_path))
+    said = str(caught.value)
+    assert said.startswith(f"wrong.yaml:{line}: "), said
+    assert words in said
+    assert "\n" not in said
+
+
+def test_a_query_that_fails_ends_the_run_with_its_reason(
+    spark: Any, cluster: Cluster, orders: int, tmp_path: Path, directory: RunDirectory
+) -> None:
+    file = tmp_path / "fails.yaml"
+    text = TWO_SINKS.replace("cast(body as string)", "cast(raise_error('no city') as string)")
+    file.write_text("".join(line for line in text.splitlines(True) if "files:" not in line))
+    with pytest.raises(SkylarkError, match=r"pipeline two-sinks: sink out: .*no city"):
+        run_once(spark, loaded(cluster, file, FOLDER=tmp_path))
+    state = directory.read("two-sinks")
+    assert state.status == "failed"
+    assert "\n" not in str(state.error)
+
+
+@pytest.mark.parametrize("name", ["aggregate.yaml", "enrich_and_route.yaml", "archive.yaml"])
+def test_the_shipped_files_do_what_they_say(
+    spark: Any, cluster: Cluster, orders: int, tmp_path: Path, name: str
+) -> None:
+    database = f"jdbc:derby:memory:{tmp_path.name};create=true"
+    spec = loaded(
+        cluster, EXAMPLES / name, CHECKPOINTS=tmp_path, LAKE=tmp_path / "lake", ORDERS_DB=database
+    )
+    if name == "aggregate.yaml":
+        # A minute is sent when it is over, which no test waits for: look at all of them as well.
+        (sent,) = spec.sinks
+        shown = replace(sent, name="shown", takes="per_minute", format="memory", mode="complete")
+        spec = replace(spec, sinks=(sent, replace(shown, options={})))
+    with Run(spec.once()) as run:
+        run.start(spark)
+        assert run.wait().status == "done"
+    if name == "aggregate.yaml":
+        assert run.spark is not None
+        table = run.spark.sql("select city, sum(orders) as n from shown group by city").collect()
+        assert {row.city: row.n for row in table if row.city} == dict.fromkeys(CITIES, orders // 4)
+    elif name == "enrich_and_route.yaml":
+        for region, city in (("Asia", "Shanghai"), ("Europe", "Berlin"), ("Africa", "Lagos")):
+            found = [json.loads(text) for text in bodies(spark, cluster, f"Orders{region}")]
+            assert {one["city"] for one in found} == {city}
+            assert len(found) == orders // 4
+        lost = spark.read.json(str(tmp_path / "lake" / "unknown-cities"))
+        assert lost.where("city = 'Lima'").count() == orders // 4
+    else:
+        files = spark.read.parquet(str(tmp_path / "lake" / "orders"))
+        table = spark.read.format("jdbc").option("url", database).option("dbtable", "orders").load()
+        assert files.count() == table.count() == len(rows(spark, cluster, "OrderTopic"))
+
+
+def test_a_program_runs_like_a_file(
+    spark: Any, cluster: Cluster, orders: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
+    assert run_once(spark, loaded(cluster, EXAMPLES / "shop.py")).status == "done"
+    found = bodies(spark, cluster, "PaidTopic")
+    assert all(text == text.upper() for text in found)
+    assert len(found) >= orders // 2
+
+
+PAST = """\
+name: past
+checkpoint: ${FOLDER}/state
+sources: {whole: {archive: "${FOLDER}/lake", topic: PastTopic}}
+steps: {texts: select cast(body as string) as body from whole}
+sinks: {out: {topic: WholeTopic}}
+"""
+
+
+def test_an_archive_and_its_topic_are_one_stream(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    def send(first: int, count: int) -> None:
+        cluster.send(Message("PastTopic", b"%d" % n) for n in range(first, first + count))
+
+    send(0, 60)
+    archives.archive(
+        spark, tmp_path / "lake", ["PastTopic"], namesrv=cluster.address, once=True
+    ).awaitTermination(120)
+    send(60, 20)
+    (tmp_path / "past.yaml").write_text(PAST)
+    spec = loaded(cluster, tmp_path / "past.yaml", FOLDER=tmp_path)
+    run_once(spark, spec)
+    assert bodies(spark, cluster, "WholeTopic") == Counter(str(n) for n in range(80))
+    send(80, 10)
+    run_once(spark, spec)
+    assert bodies(spark, cluster, "WholeTopic") == Counter(str(n) for n in range(90))
+
+
+# Processes that are killed.
+
+
+@pytest.fixture
+def command(
+    cluster: Cluster, directory: RunDirectory
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a command of ours as a process."""
+    started = []
+
+    def start(*words: str, **environment: object) -> subprocess.Popen[bytes]:
+        texts = {name: str(value) for name, value in environment.items()}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skylark.cli", "pipeline", *words, "--conf", _JAVA_OPTIONS],
+            env={**os.environ, "NAMESRV_ADDR": cluster.address, **texts},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def batch_of(directory: RunDirectory, name: str) -> int:
+    """How far a run is, as every terminal sees it."""
+    if name not in directory.names():
+        return -1
+    state = directory.read(name)
+    assert state.error is None, state.error
+    return max((sink.batch for sink in state.sinks.values() if sink.batch is not None), default=-1)
+
+
+KILLED = """\
+name: killed
+checkpoint: ${FOLDER}/state
+trigger: 0 seconds
+sources: {rows: {topic: KilledRows, startingOffsets: earliest, maxMessagesPerTrigger: "${STEP}"}}
+steps: {texts: select cast(body as string) as body from rows}
+sinks: {out: {topic: KilledOut}}
+"""
+
+
+def test_a_run_that_is_killed_goes_on_with_nothing_missing_and_nothing_doubled(
+    spark: Any, cluster: Cluster, tmp_path: Path, directory: RunDirectory, command: Any
+) -> None:
+    cluster.send(Message("KilledRows", b"%d" % n) for n in range(600))
+    (tmp_path / "killed.yaml").write_text(KILLED)
+    environment = {"FOLDER": tmp_path, "STEP": 8}
+    process = command("run", str(tmp_path / "killed.yaml"), **environment)
+    wait_until(lambda: batch_of(directory, "killed") >= 2)
+    spec = loaded(cluster, tmp_path / "killed.yaml", FOLDER=tmp_path, STEP=600)
+    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on "):
+        run_once(spark, spec)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert directory.read("killed").status == "died"
+    run_once(spark, spec)
+    assert bodies(spark, cluster, "KilledOut") == Counter(str(n) for n in range(600))
+
+
+def test_a_replay_that_is_killed_goes_on_with_nothing_missing_and_nothing_doubled(
+    spark: Any, cluster: Cluster, tmp_path: Path, directory: RunDirectory, command: Any
+) -> None:
+    cluster.send(
+        Message("ReplayFrom", b"%d" % n, tag="AB"[n % 2], keys=[f"k{n}"]) for n in range(300)
+    )
+    words = ("replay", "ReplayFrom", "--to", "ReplayTo", "--tag", "A", "--yes", "--rate", "15")
+    process = command(*words, "--name", "again")
+    wait_until(lambda: batch_of(directory, "again") >= 1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    state = directory.read("again")
+    assert (state.status, state.rows_total) == ("died", 150)
+    selection = replay.Selection(**state.flags["selection"])
+    folder = Path(state.checkpoint)
+    chosen = replay.choose(spark, selection, folder)
+    assert 0 < chosen.sent(replay.batches_done(folder)) < 150 == chosen.total
+    run_once(spark, replay.as_pipeline("again", selection, folder))
+    found = rows(spark, cluster, "ReplayTo")
+    originals = {row.message_id: row for row in rows(spark, cluster, "ReplayFrom")}
+    assert Counter(row.properties["REPLAY_ID"] for row in found) == Counter(
+        id for id, row in originals.items() if row.tag == "A"
+    )
+    for row in found:
+        original = originals[row.properties["REPLAY_ID"]]
+        assert (row.body, row.tag, row["keys"]) == (original.body, "A", original["keys"])
+        place = f"ReplayFrom/{original.broker}/{original.queue_id}/{original.queue_offset}"
+        assert row.properties["REPLAY_FROM"] == place
+
+
+def test_a_replay_is_chosen_by_time_key_and_condition(spark: Any, cluster: Cluster) -> None:
+    cluster.send(Message("Chosen", b"%d" % n, keys=[f"k{n}", "all"]) for n in range(20))
+    middle = sorted(row.store_time for row in rows(spark, cluster, "Chosen"))[10]
+    at_ms = round(middle.timestamp() * 1_000)
+    every = replay.Selection("Chosen", "ChosenTo", cluster.address, cluster.address)
+
+    def count(**conditions: Any) -> int:
+        return replay.preview(spark, replace(every, **conditions)).messages
+
+    whole = replay.preview(spark, every)
+    assert (whole.messages, whole.bytes) == (20, 30)
+    assert whole.first is not None
+    assert count(from_ms=at_ms) + count(until_ms=at_ms) == 20
+    assert count(key="k7") == 1
+    assert count(key="k") == 0
+    assert count(where="cast(cast(body as string) as int) >= 15") == 5
+    assert count(key="all", where="queue_offset = 0", tag="none") == 0
+    with pytest.raises(ConfigError, match=r"^--where: .*`bodi` cannot be resolved"):
+        count(where="bodi = 1")
+
+
+def test_validating_runs_nothing(spark: Any, cluster: Cluster, orders: int, tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(TWO_SINKS.replace("OrderTopic", "NotThere"))
+    spec = load(file, {"NAMESRV_ADDR": "127.0.0.1:1", "FOLDER": str(tmp_path)})
+    plan = Plan(spec, spark.newSession(), None)
+    for sink in spec.sinks:
+        plan.check_query(sink, plan.frame(sink))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["two.yaml"]
