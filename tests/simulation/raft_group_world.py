@@ -9,6 +9,7 @@ visible         nothing that is not agreed is in a queue
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from skylark.protocol.record import decode_records, pack_host
 from skylark.replication.raft_group import RaftConfig, RaftGroup
 from skylark.store import FlushDiskType, MessageStore, PutMessage, PutStatus, StoreConfig
 from skylark.store.flusher import Flusher
+from skylark.store.retention import Retention
 from skylark.testing import SimNode
 from skylark.testing.checks import eventually
 from skylark.testing.cluster import SimCluster
@@ -24,6 +26,7 @@ from skylark.testing.transport import LinkConfig
 
 PORT = 40911
 FILE_BYTES = 8 << 10
+FILES_KEPT = 64  # More than is written while a member is away.
 TOPIC = "Agreed"
 HOST = pack_host("10.0.9.9", 1)
 CALM = LinkConfig(spike_chance=0, split_chance=0.2, merge_chance=0.2)
@@ -65,6 +68,7 @@ class GroupWorld:
         self.acked: dict[bytes, int] = {}  # Body → where its record ends.
         self.sent = 0
         self.refused = 0
+        self.starts: list[int] = []  # Where the members' logs begin, in the end.
         self.gap_ms = 30
         self.is_writing = True
         for node in self.nodes.values():
@@ -149,6 +153,17 @@ class GroupWorld:
         assert not node.is_running
         node._files = new_disk()
 
+    def expire(self, name: str) -> None:
+        """Let a member's retention take all but its newest files."""
+        store = self.stores[name]
+        files = store.log.mapped.files
+        if len(files) > FILES_KEPT:
+            kept_from = files[-FILES_KEPT].start
+            retention = Retention(store, store.clock, undelivered_from=lambda: kept_from)
+            retention.reconfigure(dataclasses.replace(store.config, file_reserved_time=0))
+            retention.clean_soon()
+            retention.clean()
+
     # What is asked.
 
     def running(self) -> dict[str, RaftGroup]:
@@ -213,15 +228,20 @@ class GroupWorld:
         """Everything acknowledged is in every member's queues, once."""
         self.look()
         for name in self.running():
-            found = self.held(self.stores[name])
-            lost = [body for body, end in self.acked.items() if found.get(body) != end]
+            store = self.stores[name]
+            found = self.held(store)
+            lost = [
+                body
+                for body, end in self.acked.items()
+                if found.get(body) != end and end > store.log.start
+            ]
             assert not lost, f"{len(lost)} of {len(self.acked)} lost at {name}: {lost[0][:6]!r}"
 
     @staticmethod
     def held(store: MessageStore) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         for queue_id in range(2):
-            offset = 0
+            offset = int(store.min_offset(TOPIC, queue_id))
             while (page := store.get(TOPIC, queue_id, offset, 32)).message_count:
                 for record in decode_records(page.body):
                     assert record.queue_offset == offset

@@ -24,7 +24,7 @@ WEIGHTS = {
 
 
 def run(seed: int, size: int = 3, **options: Any) -> GroupWorld:
-    """Trouble, among it a power cut of all and a lost disk; then all must be well again."""
+    """Trouble, among it a power cut of all, a lost disk, retention; then all must be well again."""
     link = LinkConfig(delay_ms=1, jitter_ms=3, spike_chance=0.002)
     with GroupWorld(seed, size, link=link, disk_latency_ms=1 + seed % 7, **options) as world:
         world.run(_life)
@@ -61,12 +61,16 @@ async def _life(world: GroupWorld) -> None:
     await world.wait_level(30_000)
     watching.cancel()
     world.check_nothing_lost()
+    world.starts = sorted(store.log.start for store in world.stores.values())
 
 
 async def _watch(world: GroupWorld) -> None:
+    rng = world.cluster.rng("retention")
     while True:
         await world.cluster.clock.sleep_ms(100)
         world.look()
+        if world.cluster.seed % 2 and rng.random() < 0.1 and world.running():
+            world.expire(rng.choice(sorted(world.running())))
 
 
 @pytest.mark.parametrize("part", range(4))
