@@ -21,7 +21,8 @@ Beyond the paper:
     positions       the log is counted in bytes, not in entries; see raft_log.py
     pre-vote        a candidate first asks whether it would win, without a new term; so one that was
                     cut off for long comes back without unseating anybody
-    stickiness      who has heard of a leader within an election time-out gives no vote
+    stickiness      who has heard of a leader within an election time-out gives no vote, nor does
+                    one that was started within it: it may have heard of one before
     check quorum    a leader that hears of no majority within an election time-out steps down
     lease           as long as a majority has answered what was sent within that time, nobody else
                     can have been elected
