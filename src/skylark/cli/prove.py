@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -245,25 +246,32 @@ def _run(
     seconds: int,
     seed: int,
 ) -> int:
-    from ..prove import report
-    from ..prove.fabric import Fabric, Namespaces, leave_the_world, missing_for_namespaces
+    from ..prove import fabric as fabrics
+    from ..prove import report, runner
     from ..prove.faults import missing
+    from ..prove.nodes import NodeDied
     from ..prove.proxies import Proxies
-    from ..prove.runner import ProofPlan, prove
 
-    reason = missing_for_namespaces() if arguments.network != "proxies" else "as asked"
+    reason = fabrics.missing_for_namespaces() if arguments.network != "proxies" else "as asked"
     if arguments.network == "namespaces" and reason is not None:
         raise ConfigError(f"--network namespaces: {reason}; use --network proxies")
-    fabric: Fabric = Namespaces() if reason is None else Proxies()
+    fabric: fabrics.Fabric = fabrics.Namespaces() if reason is None else Proxies()
     network = fabric.name if reason is None else f"{fabric.name} ({reason})"
     skipped = {kind: why for kind in kinds if (why := missing(kind, fabric.name)) is not None}
     if arguments.faults is None and facts.kind == "alone":
         skipped["disk-lost"] = "without a copy there is nothing to prove"
     root = _place(arguments.keep)
     if os.geteuid() == 0:
-        leave_the_world(network=reason is None)
-    logging.getLogger("skylark").setLevel(logging.CRITICAL)  # Clients complain, as they should.
-    plan = ProofPlan(
+        try:
+            fabrics.leave_the_world(network=reason is None)
+        except (OSError, subprocess.CalledProcessError):
+            # A container may refuse: then mounts are as visible as any other, or refused as well.
+            if reason is None:
+                raise
+    logger = logging.getLogger("skylark")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # Clients complain, as they should.
+    plan = runner.ProofPlan(
         facts=facts,
         nodes=nodes,
         kinds=[kind for kind in kinds if kind not in skipped],
@@ -275,9 +283,18 @@ def _run(
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
+    keep = arguments.keep is not None
     try:
-        outcome = prove(plan, fabric, root, progress=progress, keep=arguments.keep is not None)
+        outcome = runner.prove(plan, fabric, root, progress=progress, keep=keep)
+    except (NodeDied, TimeoutError) as error:
+        exits.complain(program, f"the cluster did not start: {error}; see its log with --keep DIR")
+        return exits.FAILED
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or b"").decode(errors="replace").strip()
+        exits.complain(program, f"{' '.join(error.cmd)[:200]}: {said}; try --network proxies")
+        return exits.FAILED
     finally:
+        logger.setLevel(level)
         progress("")
         if arguments.keep is None:
             shutil.rmtree(root, ignore_errors=True)

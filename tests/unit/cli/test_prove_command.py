@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from skylark.cli.main import main
+from skylark.prove import fabric, runner
 from skylark.prove.history import INVOKE, OK, Event, History
+from skylark.prove.nodes import NodeDied
 
 
 def kept(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
@@ -92,3 +94,18 @@ def test_a_kept_history_is_judged_again(tmp_path: Path, capsys: pytest.CaptureFi
     path.write_text(path.read_text() + "{}\n")
     assert main(["prove", "check", str(path)]) == 2
     assert "history.jsonl:6: not an object" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prove(*_: object, **__: object) -> None:
+        raise NodeDied("broker-a.0 ended by itself with 2: the disk is on fire")
+
+    monkeypatch.setattr(runner, "prove", prove)
+    monkeypatch.setattr(fabric, "leave_the_world", lambda **_: None)
+    assert main(["prove", "--network", "proxies", "--faults", "kill"]) == 1
+    assert capsys.readouterr().err == (
+        "skylark prove: the cluster did not start: broker-a.0 ended by itself with 2: the disk is "
+        "on fire; see its log with --keep DIR\n"
+    )
