@@ -124,7 +124,7 @@ def missing_for(kind: type[Disk]) -> str | None:
             disk = kind(Path(root) / "probe")
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", b"") or str(error).encode()
-            return said.decode(errors="replace").strip().splitlines()[-1]
+            return said.decode(errors="replace").strip().splitlines()[0]
         disk.close()
     return None
 

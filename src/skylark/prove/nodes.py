@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -116,10 +116,7 @@ class Node:
 
     def last_words(self) -> str:
         """The last line of its log."""
-        with contextlib.suppress(OSError):
-            lines = self._log_path.read_text(errors="replace").strip().splitlines()
-            return lines[-1][:300] if lines else "it said nothing"
-        return "it said nothing"
+        return last_words(self._log_path)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -183,8 +180,13 @@ class NameServer:
             words += ["--set", f"{key}={value}"]
         log = self._root / "namesrv.log"
         self._process = start_process([*words, "--log-dir", "-"], log, {})
-        await wait_listening(host, self.port, lambda: None)
+        await wait_listening(host, self.port, self._require_alive)
         await self._fabric.expose(OUTSIDE, [self.port])
+
+    def _require_alive(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            said = last_words(self._root / "namesrv.log")
+            raise NodeDied(f"the name server ended with {self._process.returncode}: {said}")
 
     def close(self) -> None:
         """End it."""
@@ -210,15 +212,22 @@ def start_process(
         )
 
 
-async def wait_listening(host: str, port: int, check: object) -> None:
+def last_words(log: Path) -> str:
+    """The last line of a log."""
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+    return "it said nothing"
+
+
+async def wait_listening(host: str, port: int, check: Callable[[], None]) -> None:
     """Until something takes connections there."""
     deadline = time.monotonic() + SERVING_S
     while True:
         try:
             _, writer = await asyncio.open_connection(host, port)
         except OSError:
-            if callable(check):
-                check()
+            check()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing serves at {host}:{port} in {SERVING_S} s") from None
             await asyncio.sleep(0.02)
