@@ -56,6 +56,7 @@ class Anomalies:
         self._story = story
         self._checker = checker
         self.found: dict[str, Anomaly] = {}
+        self.undecided: list[str] = []  # What took too long to judge, in words.
 
     def add(self, kind: str, at: int, example: str) -> None:
         """Note one; the number is that of the event it is about."""

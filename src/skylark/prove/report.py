@@ -107,6 +107,8 @@ def anomaly_lines(verdict: Verdict) -> Iterator[str]:
         yield f"  first: {anomaly.example} (event {anomaly.at + 1}, found by {anomaly.checker})"
         for fault in anomaly.faults[:4]:
             yield f"  around it: {fault}"
+    for text in verdict.undecided:
+        yield f"NOT DECIDED {text}"
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -114,6 +116,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "figures": asdict(verdict.figures),
         "anomalies": [asdict(anomaly) for anomaly in verdict.anomalies],
+        "undecided": verdict.undecided,
         "clean": verdict.is_clean,
     }
 

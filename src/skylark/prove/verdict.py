@@ -37,6 +37,7 @@ class Verdict:
 
     anomalies: list[Anomaly]
     figures: Figures
+    undecided: list[str]  # Neither right nor wrong: it would have taken too long.
 
     @property
     def is_clean(self) -> bool:
@@ -48,11 +49,13 @@ def judge(history: History) -> Verdict:
     """Judge a history by the rules that are in it."""
     story = Story.of(history)
     found: list[Anomaly] = []
+    undecided: list[str] = []
     for name, check in CHECKERS.items():
         anomalies = Anomalies(story, name)
         check(story, anomalies)
         found += anomalies.found.values()
-    return Verdict(found, _figures(story))
+        undecided += anomalies.undecided
+    return Verdict(found, _figures(story), undecided)
 
 
 def _figures(story: Story) -> Figures:

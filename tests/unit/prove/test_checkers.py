@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylark.errors import ConfigError
+from skylark.prove.checkers import locks
 from skylark.prove.history import FAIL, INFO, INVOKE, OK, Event, History
 from skylark.prove.verdict import Verdict, judge
 
@@ -265,6 +266,19 @@ def test_thousands_of_doubtful_locks_are_judged_in_no_time() -> None:
     lock(hand, 1)
     lock(hand, 2, FAIL)
     assert hand.kinds() == []
+
+
+def test_what_would_take_too_long_is_said_to_be_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_CONFIGURATIONS_MAX", 1)
+    hand = Hand()
+    lock(hand, 1, INFO)
+    hand.note("lock", INVOKE, p=2)
+    hand.note("unlock", INVOKE, p=1)
+    hand.note("unlock", OK, p=1)
+    verdict = hand.judge()
+    assert verdict.is_clean
+    (text,) = verdict.undecided
+    assert "too many orders explain its answers" in text
 
 
 # Delivery.

@@ -139,6 +139,8 @@ def _search(story: Story, anomalies: Anomalies, events: list[tuple[int, Event]])
                 anomalies.add("lock-not-linearizable", number, text)
                 return  # Whatever comes after starts from a state that nobody knows.
             if len(configurations) > _CONFIGURATIONS_MAX:
+                text = f"the lock of {story.history[number]}: too many orders explain its answers"
+                anomalies.undecided.append(text)
                 return
 
 
