@@ -64,6 +64,8 @@ def line(state: RunState, name: str, sink: SinkState, *, bar: bool) -> str:
         f"{sink.rows:,} rows in{left}, {sink.rows_per_s:,.0f} rows/s, "
         f"batch {'-' if sink.batch is None else sink.batch} in {sink.batch_ms / 1_000:.1f} s"
     )
+    if sink.batch is None:
+        text = "no micro-batch yet"
     if sink.error:
         text = escaped(sink.error)
     shown = ""

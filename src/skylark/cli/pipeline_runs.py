@@ -127,8 +127,8 @@ def follow(
     elif end.status == "stopped":
         say(f"{spec.name}: stopped; go on with: skylark pipeline resume {spec.name}")
     else:
-        rows = sum(sink.rows for sink in end.sinks.values())
-        say(f"{spec.name}: done, {rows:,} rows in")
+        counts = ", ".join(f"{sink.rows:,} rows for {name}" for name, sink in end.sinks.items())
+        say(f"{spec.name}: done, {counts}")
 
 
 def say(text: str) -> None:
@@ -206,10 +206,19 @@ def quietly(name: str) -> Iterator[None]:
     try:
         os.dup2(log, 2)
         yield
+        _silence()
     finally:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(log)
+
+
+def _silence() -> None:
+    """Keep pyspark from printing Java's stack beside the error that we report."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def validate(

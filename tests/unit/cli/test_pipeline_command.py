@@ -146,7 +146,9 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_last_one():
         reporter(state)
     state.status = "done"
     reporter(state)
-    assert len(stream.getvalue().splitlines()) == 2
+    first, last = stream.getvalue().splitlines()
+    assert first.endswith("no micro-batch yet")
+    assert last.split()[:2] == ["p/out", "done"]
 
 
 def test_flags_go_to_spark_as_they_are():

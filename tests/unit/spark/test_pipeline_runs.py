@@ -313,6 +313,10 @@ skylark.errors.{error}
             "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: x. SQLSTATE: 42K02\n\tat y",
             ConfigError, "Failed to find the data source: x.",
         ),
+        (
+            "[X.Y] No column `a`. Did you mean `b`?. SQLSTATE: 42703; line 1 pos 27;\n'Project [*]",
+            SkylarkError, "No column `a`. Did you mean `b`? (line 1 of the query, position 27)",
+        ),
         ("", SkylarkError, "RuntimeError"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ _OURS = re.compile(r"^(?:skylark\.[\w.]*?)(?P<kind>\w+): (?P<text>.+)")
 _QUERY = re.compile(r"Query \[id = [^\]]*\] terminated with exception: ")
 _JAVA_PREFIX = re.compile(r"^(?:[a-z_]\w*\.)+(?P<name>[A-Z]\w*): ")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*\.?")
+_POSITION = re.compile(r"\.?; line (\d+) pos (\d+)")
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _WRONG_USE = frozenset({"ConfigError", "InvalidName", "InvalidExpression", "InvalidSetting"})
 _UNREACHABLE = frozenset({"TransportError", "ConnectFailed", "ConnectionLost", "CallTimeout"})
@@ -64,6 +65,7 @@ def _read(error: BaseException) -> tuple[str, str]:
     first = _QUERY.sub("", lines[0])
     first = _CONDITION.sub("", _SQLSTATE.sub("", first))
     first = _CONDITION.sub("", _JAVA_PREFIX.sub("", first))
+    first = _POSITION.sub(r" (line \1 of the query, position \2)", first)
     return kind, first.rstrip(";")[:_LINE_CHARS_MAX]
 
 
