@@ -29,6 +29,7 @@ from skylark.spark.pipelines import Run, RunDirectory, Spec, load
 from skylark.spark.pipelines.plans import Plan
 
 pytestmark = SPARKS_WARNINGS
+# Run here: pipelines/shop.py by itself, pipelines/routing.py by the YAML file that calls it.
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 CITIES = ("Shanghai", "Berlin", "Lagos", "Lima")
 _JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SETTINGS['spark.driver.extraJavaOptions']}"
