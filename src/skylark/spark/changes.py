@@ -18,10 +18,12 @@ Keys are spread over buckets, and a batch writes only those anew in which someth
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ DELETED = "_deleted"
 
 
 class ChangeTable:
-    """A table that changes are applied to; one process at a time may do so."""
+    """A table that changes are applied to; processes that do so wait for each other."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, key: str, columns: str, buckets: int = BUCKETS
@@ -88,7 +90,8 @@ class ChangeTable:
         try:
             touched = {str(row["bucket"]) for row in changes.select("bucket").distinct().collect()}
             if touched:
-                self._rewrite(changes, touched)
+                with _alone(self.catalogue.root):
+                    self._rewrite(changes, touched)
         finally:
             changes.unpersist()
 
@@ -156,7 +159,9 @@ class ChangeTable:
 
         schema = self._schema().add(SEQUENCE, LongType()).add(DELETED, BooleanType())
         if not files:
-            return spark.createDataFrame([], schema)
+            # Not from a list: Spark would start a Python worker to learn that it is empty.
+            fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
+            return spark.range(0).selectExpr(*(f"cast(null as {k}) as `{n}`" for n, k in fields))
         paths = [str(self.catalogue.root / file.path) for file in files]
         return spark.read.schema(schema).parquet(*paths)
 
@@ -181,6 +186,15 @@ class ChangeTable:
         new = Entry(entries[0].first if entries else 0, number, (*kept, *written), {})
         self.catalogue.replace(entries, new)
         self.catalogue.sweep(time.time())
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Wait until nobody else rewrites the table; who dies lets go of it."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _written(root: Path, folder: Path) -> list[ArchivedFile]:

@@ -179,7 +179,9 @@ def _latency_rows(found: Iterable[dict[str, Any]]) -> Iterator[Row]:
 def read_state(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
     """What earlier steps have left."""
     if not paths:
-        return spark.createDataFrame([], schema)
+        # Not from a list: Spark would start a Python worker to learn that it is empty.
+        columns = [part.split() for part in schema.split(", ")]
+        return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {n}" for n, kind in columns))
     return spark.read.schema(schema).parquet(*paths)
 
 
