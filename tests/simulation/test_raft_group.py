@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -314,6 +315,27 @@ def test_a_leader_whose_disk_is_full_lets_another_one_lead() -> None:
         world.stores[leader].is_disk_full = False
         world.nodes[name].start()
         await world.wait_serving()
+        await world.wait_level()
+        world.check_nothing_lost()
+
+    calm(scenario)
+
+
+def test_a_member_that_cannot_save_its_vote_for_want_of_room_comes_back_with_room() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        leader = await world.wait_serving()
+        other, third = sorted(name for name in world.nodes if name != leader)
+        files = world.nodes[other].files
+        assert files is not None
+        files.fail("write", "*raftMember.json*", error=errno.ENOSPC, times=None)
+        world.nodes[leader].crash()
+        await some_time(world, 10_000)
+        assert world.server is None, "a vote counts that is on no disk"
+        assert "space" in world.groups[other].problem
+        files.heal()
+        assert await world.wait_serving() in (other, third)
+        assert world.groups[other].problem == ""
+        world.nodes[leader].start()
         await world.wait_level()
         world.check_nothing_lost()
 

@@ -331,9 +331,15 @@ class RaftGroup:
                 if not self.log.has_terms:
                     self.log.save_terms()
                 self._member.save(ready.hard_state, min(self.log.last, store.log.flushed))
+        except StoreFull as error:
+            # Nothing was promised, since nothing is sent; the next tick tries again.
+            self._disk_problem = str(error)
+            return
         except StoreError as error:
             self._fail(str(error))
             return
+        if ready.hard_state is not None:
+            self._disk_problem = ""
         self.links.send(ready.messages)
         raft.advance(ready)
         self._watch_disk()
