@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylark.errors import InvalidBody, LocalProtocolError
 from skylark.protocol import properties
@@ -145,3 +148,20 @@ def test_lazy_properties_are_a_mapping() -> None:
     copy["a"] = "changed"
     assert lazy["a"] == "1"
     assert pickle.loads(pickle.dumps(lazy)) == lazy
+
+
+@given(st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"KEYS\x01", b" ", b"\n"]), max_size=12))
+def test_the_quick_look_passes_what_the_thorough_one_passes(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+
+    def is_sound() -> bool:
+        try:
+            require_sound_properties(data)
+        except InvalidBody:
+            return False
+        return True
+
+    found = is_sound()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skylark.protocol.properties._SOUND", re.compile(b"(?!)"))
+        assert is_sound() == found
