@@ -67,6 +67,12 @@ def test_the_invariants_hold_and_the_group_comes_back(part: int) -> None:
     assert acked > SEEDS
 
 
+def test_one_may_come_to_lead_a_term_that_is_over() -> None:
+    """Votes that come late elect it; it need not have what was agreed after its term."""
+    world = run(100_002_626, 3)
+    assert list(world.leaders).index(4) < list(world.leaders).index(3)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     one, two = run(4, 3), run(4, 3)
     assert one.agreed == two.agreed
