@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
 JOBS ?= 2
-# A file's tests stay together; files start in the order of tests/conftest.py.
-SPREAD := --dist loadfile --no-loadscope-reorder
+# What stays together, and what starts first, is said in tests/conftest.py.
+SPREAD := --dist loadgroup --no-loadscope-reorder
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 # Apache's programs spend much of their time waiting for each other.
 INTEROP_JOBS ?= 3

@@ -18,14 +18,26 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
+# These share one JVM, and two of them at once would only be in each other's way.
+_ON_SPARK = frozenset(
+    f"integration/test_{name}.py"
+    for name in (
+        "spark", "spark_archive", "spark_exactly_once", "spark_metrics", "pipelines",
+        "pipeline_demo",
+    )
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the folders whose tests take long before the others."""
+    """Keep files together, all of Spark too, and put what takes long before the rest."""
     here = os.path.dirname(__file__)
 
     def rank(item: pytest.Item) -> int:
-        folder = os.path.relpath(item.path, here).split(os.sep)[0]
+        file = os.path.relpath(item.path, here).replace(os.sep, "/")
+        item.add_marker(pytest.mark.xdist_group("spark" if file in _ON_SPARK else file))
+        folder = file.partition("/")[0]
+        if file in _ON_SPARK:
+            return -1
         return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
     items.sort(key=rank)

@@ -35,6 +35,7 @@ NAMES = [
     "compression",
     "sql92",
     "ha_stream",
+    "raft",
 ]
 
 

@@ -224,6 +224,7 @@ def test_keys_keep_the_spelling_of_the_protocol() -> None:
         RegisterBrokerRequest: {
             *("brokerName", "brokerAddr", "clusterName", "haServerAddr", "brokerId"),
             *("compressed", "bodyCrc32"),
+            "leaderTerm",  # Ours, of the leader of a Raft group.
         },
         EndTransactionRequest: {
             *("producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback"),
