@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -108,8 +109,9 @@ def take_away(servers: Servers, name: str) -> None:
     """Kill a broker, and wait until the name server does not know it any more."""
     servers.away.add(name)
     (broker,) = [one for one in servers.brokers if one.name == name]
-    os.kill(int(broker.pid_file.read_text()), signal.SIGKILL)
     deadline = time.monotonic() + 30
+    with contextlib.suppress(ProcessLookupError):  # It may be between two lives.
+        os.kill(int(broker.pid_file.read_text()), signal.SIGKILL)
     while name in servers.registered():
         assert time.monotonic() < deadline
         time.sleep(0.02)
