@@ -273,11 +273,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_without_a_bug_the_history_is_clean(name: str, request: pytest.FixtureRequest) -> None:
-    if "disk_latency_ms" in name:
-        # Open: after this power cut an offset is once read as 0 that was committed as 42.
-        reason = "an offset goes back after a power cut on a slow disk"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_without_a_bug_the_history_is_clean(name: str) -> None:
     assert run(RUNS[name]) == []
 
 

@@ -54,8 +54,11 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
     crashes = sorted(
         (at, fault.t_begin) for fault in story.crashes() for at in (fault.begin, fault.end)
     )
+    windows = sorted((fault.begin, fault.end) for fault in story.crashes())
     shrunk = story.shrunk()  # A commit beyond the end that is left is answered, and not taken.
     for at, event in enumerate(story.history):
+        while windows and windows[0][1] < at:
+            windows.pop(0)
         while crashes and crashes[0][0] <= at:
             _, t_begin = crashes.pop(0)
             due = t_begin - story.rules.forget_ms
@@ -76,7 +79,9 @@ def _check_progress(story: Story, anomalies: Anomalies) -> None:
                 if event.off < min(floor, shrunk.get(place, floor)):
                     anomalies.add("offset-regression", at, f"{floor} was committed: {event}")
             is_sure = event.f == "committed" or event.off <= shrunk.get(place, event.off)
-            if is_sure and (not commits or event.off > commits[-1][1]):
+            # What arrives while a process dies and comes back may have been said by the dead one.
+            is_dying = any(begin <= at <= end for begin, end in windows)
+            if is_sure and not is_dying and (not commits or event.off > commits[-1][1]):
                 commits.append((event.t_mono, event.off))
 
 
