@@ -165,6 +165,22 @@ def test_a_crash_may_forget_commits_younger_than_the_save_interval() -> None:
         assert hand.kinds() == found
 
 
+def test_what_arrives_while_a_process_dies_says_nothing_about_the_next_one() -> None:
+    for arrives_late, found in ((True, []), (False, ["offset-regression"])):
+        hand = Hand(forget_ms=0 if not arrives_late else 1_000)
+        hand.note("committed", INVOKE, p=30)
+        if not arrives_late:
+            hand.note("committed", OK, p=30, off=42)
+            hand.now += 500
+        hand.note("fault", INVOKE, p=-1, topic="power-cut", node="broker-a.0")
+        if arrives_late:
+            hand.note("committed", OK, p=30, off=42)
+        hand.note("committed", INVOKE, p=30)
+        hand.note("committed", OK, p=30, off=0)
+        hand.note("fault", OK, p=-1, topic="power-cut", node="broker-a.0")
+        assert hand.kinds() == found
+
+
 def test_a_reset_may_move_progress_back() -> None:
     hand = Hand()
     hand.note("commit", OK, p=30, off=7)
