@@ -195,6 +195,26 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert once(1) == once(1)
 
 
+def test_a_run_does_not_depend_on_the_process_that_it_runs_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def once(pid: int) -> tuple[str, str]:
+        monkeypatch.setattr("os.getpid", lambda: pid)
+        with MemoryBroker(1) as broker:
+
+            async def scenario() -> tuple[str, str]:
+                async with (
+                    broker.connect(instance_name="DEFAULT") as mq,
+                    mq.producer("makers") as producer,
+                ):
+                    sent = await producer.send(Message("Orders", b"x"))
+                    return mq.client_id, sent.message_id
+
+            return broker.run(scenario)
+
+    assert once(7) == once(4_194_304)
+
+
 @pytest.mark.skylark(auto_create_topic_enable=False)
 def test_a_marker_changes_settings(skylark_broker: MemoryBroker) -> None:
     async def scenario() -> None:
@@ -210,20 +230,20 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
         MemoryBroker(flush_disk_kind="x")
 
 
-def test_the_memory_broker_starts_in_under_50_ms() -> None:
+def test_the_memory_broker_starts_in_under_50_ms_of_processor_time() -> None:
     def start() -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         with MemoryBroker():
-            return time.perf_counter() - began
+            return time.process_time() - began
 
     assert min(start() for _ in range(5)) < 0.05
 
 
-def test_the_disk_broker_starts_in_under_50_ms(tmp_path: Path) -> None:
+def test_the_disk_broker_starts_in_under_50_ms_of_processor_time(tmp_path: Path) -> None:
     def start(number: int) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         with DiskBroker(tmp_path / str(number)):
-            return time.perf_counter() - began
+            return time.process_time() - began
 
     assert min(start(number) for number in range(5)) < 0.05
 
