@@ -1,6 +1,8 @@
 """Settings that every test shares."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,3 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def _the_collector_stays_on() -> Iterator[None]:
+    """Blame the test that leaves the collector off, not a later one on the same worker."""
+    yield
+    if not gc.isenabled():
+        gc.enable()
+        pytest.fail("the test left the garbage collector switched off")

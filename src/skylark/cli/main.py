@@ -51,12 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] and arguments[0] in {**ROLES, **VERBS}:
+        module, _ = {**ROLES, **VERBS}[arguments[0]]
+        collecting = gc.isenabled()
         if arguments[0] in ROLES:
             gc.disable()  # Nothing becomes garbage while modules load; a server enables it.
-        module, _ = {**ROLES, **VERBS}[arguments[0]]
-        code: int = importlib.import_module(module).main(
-            arguments[1:], program=f"skylark {arguments[0]}"
-        )
+        try:
+            code: int = importlib.import_module(module).main(
+                arguments[1:], program=f"skylark {arguments[0]}"
+            )
+        finally:
+            if collecting:
+                gc.enable()  # A program that called us goes on as it was.
         return code
     if arguments in (["--version"], ["version"]):
         print(f"skylark {__version__}")

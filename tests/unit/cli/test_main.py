@@ -1,5 +1,6 @@
 """The `skylark` command: dispatch, help, exit codes, and one line per mistake."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -108,12 +109,13 @@ def test_a_role_gets_the_rest_of_the_line(
     seen = []
 
     def fake(argv: list[str], *, program: str) -> int:
-        seen.append((argv, program))
+        seen.append((argv, program, gc.isenabled()))
         return 7
 
     monkeypatch.setattr("skylark.cli.namesrv.main", fake)
     assert cli.main(["namesrv", "-p", "1"]) == 7
-    assert seen == [(["-p", "1"], "skylark namesrv")]
+    assert seen == [(["-p", "1"], "skylark namesrv", False)]
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(
