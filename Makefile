@@ -7,7 +7,7 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.px
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
 JOBS ?= 2
 # What stays together, and what starts first, is said in tests/conftest.py.
-SPREAD := --dist loadgroup --no-loadscope-reorder
+SPREAD := --dist loadscope --no-loadscope-reorder
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 # Apache's programs spend much of their time waiting for each other.
 INTEROP_JOBS ?= 3

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Seeded and replayable: a failure here is the same failure everywhere. SKYLARK_HYPOTHESIS=campaign
 # looks further, with fresh seeds.
@@ -30,13 +32,29 @@ _ON_SPARK = frozenset(
 )  # fmt: skip
 
 
+def _file(nodeid: str) -> str:
+    """The file of a test, as seen from this folder."""
+    return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+class _FilesTogether(LoadScopeScheduling):
+    """Keeps the tests of a file on one worker, and all those on Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = _file(nodeid)
+        return "spark" if file in _ON_SPARK else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How tests are spread over the workers."""
+    return _FilesTogether(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep files together, all of Spark too, and put what takes long before the rest."""
-    here = os.path.dirname(__file__)
+    """Put what takes long before the rest."""
 
     def rank(item: pytest.Item) -> int:
-        file = os.path.relpath(item.path, here).replace(os.sep, "/")
-        item.add_marker(pytest.mark.xdist_group("spark" if file in _ON_SPARK else file))
+        file = _file(item.nodeid)
         folder = file.partition("/")[0]
         if file in _ON_SPARK:
             return -1
