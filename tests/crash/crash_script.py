@@ -19,7 +19,7 @@ from skylark.protocol.record import encode_record_into
 from skylark.store import FlushDiskType, MessageStore, PutMessage, PutResult, PutStatus, StoreConfig
 from skylark.store.retention import Retention
 from skylark.testing.files import SECTOR_BYTES, SimFiles
-from skylark.testing.stores import HOST, HOST_V6, TINY, HandClock
+from skylark.testing.stores import HOST, HOST_V6, TINY, HandClock, put_as_batch
 
 HOUR_MS = 3_600_000
 TABLE_PATH = "/store/config/topics.json"
@@ -208,7 +208,11 @@ class ScriptedRun:
         if group:
             first = messages[0]
             messages = [
-                self._flagged(m._replace(topic=first.topic, queue_id=0, sys_flag=0))
+                self._flagged(
+                    first._replace(
+                        queue_id=0, sys_flag=0, body=m.body, properties=m.properties, flag=m.flag
+                    )
+                )
                 for m in messages
             ]
         self.put_these(messages, group=group, observe=observe)
@@ -216,7 +220,7 @@ class ScriptedRun:
     def put_these(
         self, messages: Sequence[PutMessage], *, group: bool = False, observe: bool = True
     ) -> list[PutResult]:
-        results = self.store.put_group(messages) if group else self.store.put(messages)
+        results = put_as_batch(self.store, messages) if group else self.store.put(messages)
         for message, result in zip(messages, results, strict=True):
             if result.status is PutStatus.PUT_OK:
                 self.history = (*self.history, Item.of(message, result))

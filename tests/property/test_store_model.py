@@ -76,11 +76,16 @@ class StoreMachine(RuleBasedStateMachine):
     def make_files(self):
         return SimFiles(now_ms=self.clock.now_ms)
 
-    @rule(batch=st.lists(messages, min_size=1, max_size=8), group=st.booleans())
-    def put(self, batch, group) -> None:
-        if group:
+    @rule(
+        batch=st.lists(messages, min_size=1, max_size=8),
+        kind=st.sampled_from(("single", "group", "alike")),
+    )
+    def put(self, batch, kind) -> None:
+        if kind == "group":
             batch = [message._replace(topic=batch[0].topic, queue_id=0) for message in batch]
-        self.model.put(self.store, batch, group=group)
+        elif kind == "alike":  # As those of one client batch are.
+            batch = [batch[0]._replace(body=m.body, properties=m.properties) for m in batch]
+        self.model.put(self.store, batch, group=kind != "single")
 
     @rule(ms=st.integers(0, 5000))
     def let_time_pass(self, ms: int) -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.record import encode_blank
 from skylark.store import append
-from skylark.store.append import GatherLimits, PutMessage
+from skylark.store.append import GatherLimits, PutEntries, PutMessage
 from skylark.testing.stores import HOST, HOST_V6
 
 pytestmark = pytest.mark.skipif(not append.COMPILED, reason="not compiled here")
@@ -175,3 +176,44 @@ def test_slots_are_restored_alike(content, count):
         two, 3, count
     )
     assert one == two
+
+
+entries = st.lists(
+    st.builds(
+        BatchEntry,
+        body=st.one_of(st.binary(max_size=80), st.binary(min_size=990, max_size=1010)),
+        properties=properties,
+        flag=st.integers(-(2**31), 2**31 - 1),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=300)
+@given(
+    batches=st.lists(
+        st.tuples(
+            entries,
+            st.sampled_from([b"", b"CLUSTER\x01c"]),
+            st.sampled_from([HOST, HOST_V6, b"short"]),
+            st.sampled_from([0, 1, 4, 8, 0x30, 2**31]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    damage=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=2),
+)
+def test_both_take_the_same_batches_and_write_the_same_bytes(batches, damage):
+    pure, fast = Side(append.PURE), Side(append.COMPILED)
+    for listed, common, host, sys_flag in batches:
+        data = bytearray(encode_batch(listed))
+        for place, value in damage:
+            data[place % len(data)] = value
+        batch = PutEntries("TopicA", 1, bytes(data), common, NOW, host, HOST, sys_flag, 1)
+        one, two = (
+            side.source["append_entries"](side.log, batch, side.queues, NOW)
+            for side in (pure, fast)
+        )
+        assert one == two
+    assert pure.state() == fast.state()

@@ -6,6 +6,8 @@ from ..lazy import front_door
 
 if TYPE_CHECKING:
     from .append import Arrival as Arrival
+    from .append import EntriesResult as EntriesResult
+    from .append import PutEntries as PutEntries
     from .append import PutMessage as PutMessage
     from .append import PutResult as PutResult
     from .append import PutStatus as PutStatus
@@ -27,6 +29,8 @@ else:
         {
             "append": (
                 "Arrival",
+                "EntriesResult",
+                "PutEntries",
                 "PutMessage",
                 "PutResult",
                 "PutStatus",

@@ -6,6 +6,9 @@ at a time, so that there is one opinion on it. No length is used before it is co
 that is left, whoever wrote it.
 """
 
+from array import array as _array
+
+from cpython cimport array
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize
 from cpython.bytes cimport PyBytes_GET_SIZE
@@ -18,6 +21,10 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
+
+cdef extern from "crc32.h":
+    void sky_crc_prepare() noexcept nogil
+    uint32_t sky_crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 
 cdef extern from *:
     """
@@ -66,18 +73,24 @@ cdef enum:
     SECTOR_BYTES = 512
     MESSAGE_FIELDS = 11
     KEYS_MAX = 256
+    BATCH_COUNT_MAX = 65536
+    BATCH_ENTRY_MIN = 22
 
-cdef object _PutResult, _Arrival, _Gathered, _PUT_OK, _crc32
+sky_crc_prepare()
+
+cdef array.array _offsets_type = _array("q")
+cdef object _PutResult, _EntriesResult, _Arrival, _Gathered, _PUT_OK, _crc32
 cdef object _END, _BLANK, _HANDOVER, _ILLEGAL
 cdef object _pure_dispatch, _pure_scan
 
 
-def bind(put_result, arrival, gathered, put_ok, stops, crc32, pure):
+def bind(put_result, entries_result, arrival, gathered, put_ok, stops, crc32, pure):
     """Take over what lives in append.py; it cannot be imported from here, being half imported."""
-    global _PutResult, _Arrival, _Gathered, _PUT_OK, _crc32
+    global _PutResult, _EntriesResult, _Arrival, _Gathered, _PUT_OK, _crc32
     global _END, _BLANK, _HANDOVER, _ILLEGAL, _pure_dispatch, _pure_scan
     assert issubclass(put_result, tuple) and put_result.__itemsize__ == tuple.__itemsize__
     _PutResult, _Arrival, _Gathered, _PUT_OK, _crc32 = put_result, arrival, gathered, put_ok, crc32
+    _EntriesResult = entries_result
     _END, _BLANK, _HANDOVER, _ILLEGAL = stops
     _pure_dispatch, _pure_scan = pure["dispatch_records"], pure["scan_records"]
 
@@ -147,6 +160,67 @@ cdef uint8_t *_memory(object view, Py_ssize_t *size, bint writable) except NULL:
 
 # ---------------------------------------------------------------------------------------- append
 
+cdef struct Text:
+    const uint8_t *at
+    Py_ssize_t size
+
+
+cdef struct Fields:
+    int32_t queue_id, flag, sys_flag, reconsume_times
+    int64_t queue_offset, physical_offset, born_at_ms, stored_at_ms, prepared
+    Text born_host, store_host, topic
+
+
+cdef inline Text _text(object data):
+    cdef Text found
+    found.at = <const uint8_t *>PyBytes_AS_STRING(data)
+    found.size = PyBytes_GET_SIZE(data)
+    return found
+
+
+cdef inline int32_t _sys_flag(int64_t sys_flag, Py_ssize_t born_size, Py_ssize_t store_size) noexcept:
+    """The flags as stored: which hosts are IPv6 is for us to say."""
+    return <int32_t>(
+        (sys_flag & ~0x30) | (0x10 if born_size == 20 else 0) | (0x20 if store_size == 20 else 0)
+    )
+
+
+cdef inline uint8_t *_put_record(
+    uint8_t *p, const Fields *fields, Text body, Py_ssize_t properties_size, uint32_t crc
+) noexcept nogil:
+    """Write a record but for its properties; return where these go. There is room."""
+    put32(p, <uint32_t>(
+        FIXED_SIZE - 16 + fields.born_host.size + fields.store_host.size + body.size
+        + fields.topic.size + properties_size
+    ))
+    put32(p + 4, MAGIC)
+    put32(p + 8, crc & 0x7FFFFFFF)
+    put32(p + 12, <uint32_t>fields.queue_id)
+    put32(p + 16, <uint32_t>fields.flag)
+    put64(p + 20, <uint64_t>fields.queue_offset)
+    put64(p + 28, <uint64_t>fields.physical_offset)
+    put32(p + 36, <uint32_t>fields.sys_flag)
+    put64(p + 40, <uint64_t>fields.born_at_ms)
+    p += 48
+    memcpy(p, fields.born_host.at, fields.born_host.size)
+    p += fields.born_host.size
+    put64(p, <uint64_t>fields.stored_at_ms)
+    p += 8
+    memcpy(p, fields.store_host.at, fields.store_host.size)
+    p += fields.store_host.size
+    put32(p, <uint32_t>fields.reconsume_times)
+    put64(p + 4, <uint64_t>fields.prepared)
+    put32(p + 12, <uint32_t>body.size)
+    p += 16
+    memcpy(p, body.at, body.size)
+    p += body.size
+    p[0] = <uint8_t>fields.topic.size
+    memcpy(p + 1, fields.topic.at, fields.topic.size)
+    p += 1 + fields.topic.size
+    p[0] = <uint8_t>(properties_size >> 8)
+    p[1] = <uint8_t>properties_size
+    return p + 2
+
 
 def append_batch(
     LogCursor log not None, messages, Py_ssize_t at, Py_ssize_t stop, dict queues not None,
@@ -162,6 +236,8 @@ def append_batch(
     cdef int64_t flag, sys_flag, reconsume_times, born_at_ms, prepared, queue_offset
     cdef Py_buffer body_view
     cdef bint is_viewed, is_queued
+    cdef Fields fields
+    cdef Text content
 
     if log.buffer is None:
         return at
@@ -223,46 +299,34 @@ def append_batch(
                 or size + BLANK_SIZE_MIN > room - log.write_at
             ):
                 return at
-            crc = _crc32(body)
-            sys_flag &= ~0x30
-            if born_size == 20:
-                sys_flag |= 0x10
-            if store_size == 20:
-                sys_flag |= 0x20
+            fields.flag = <int32_t>flag
+            fields.sys_flag = _sys_flag(sys_flag, born_size, store_size)
+            fields.reconsume_times = <int32_t>reconsume_times
+            fields.born_at_ms = born_at_ms
+            fields.stored_at_ms = stored_at_ms
+            fields.prepared = prepared
+            fields.born_host = _text(born_host)
+            fields.store_host = _text(store_host)
+            fields.topic.at = <const uint8_t *>topic
+            fields.topic.size = topic_size
             is_queued = (sys_flag & 0xC) == 0 or (sys_flag & 0xC) == 8
             queue_offset = cursor.next_offset if is_queued else 0
-            p = memory + log.write_at
-            put32(p, <uint32_t>size)
-            put32(p + 4, MAGIC)
-            put32(p + 8, (<uint32_t>crc) & 0x7FFFFFFF)
-            put32(p + 12, <uint32_t>cursor.queue_id)
-            put32(p + 16, <uint32_t>flag)
-            put64(p + 20, <uint64_t>queue_offset)
-            put64(p + 28, <uint64_t>(log.file_start + log.write_at))
-            put32(p + 36, <uint32_t>sys_flag)
-            put64(p + 40, <uint64_t>born_at_ms)
-            p += 48
-            memcpy(p, PyBytes_AS_STRING(born_host), born_size)
-            p += born_size
-            put64(p, <uint64_t>stored_at_ms)
-            p += 8
-            memcpy(p, PyBytes_AS_STRING(store_host), store_size)
-            p += store_size
-            put32(p, <uint32_t>reconsume_times)
-            put64(p + 4, <uint64_t>prepared)
-            put32(p + 12, <uint32_t>body_size)
-            p += 16
-            memcpy(p, body_view.buf if is_viewed else PyBytes_AS_STRING(body), body_size)
-            p += body_size
+            fields.queue_id = cursor.queue_id
+            fields.queue_offset = queue_offset
+            fields.physical_offset = log.file_start + log.write_at
+            if is_viewed:
+                content.at = <const uint8_t *>body_view.buf
+                content.size = body_size
+            else:
+                content = _text(body)
+            p = _put_record(
+                memory + log.write_at, &fields, content, properties_size,
+                sky_crc32(0, content.at, <size_t>body_size),
+            )
+            memcpy(p, PyBytes_AS_STRING(properties), properties_size)
         finally:
             if is_viewed:
                 PyBuffer_Release(&body_view)
-        p[0] = <uint8_t>topic_size
-        memcpy(p + 1, topic, topic_size)
-        p += 1 + topic_size
-        p[0] = <uint8_t>(properties_size >> 8)
-        p[1] = <uint8_t>properties_size
-        memcpy(p + 2, PyBytes_AS_STRING(properties), properties_size)
 
         result = new_tuple(_PutResult, 5)
         _set(result, 0, _PUT_OK)
@@ -281,6 +345,161 @@ def append_batch(
 cdef inline void _set(object target, Py_ssize_t at, object value):
     Py_INCREF(value)
     PyTuple_SET_ITEM(target, at, value)
+
+
+cdef inline Py_ssize_t _joined(Text own, Py_ssize_t common_size) noexcept nogil:
+    """The size of an entry's properties with those that all entries get."""
+    if own.size > 0 and common_size > 0 and own.at[own.size - 1] != 2:
+        return own.size + 1 + common_size
+    return own.size + common_size
+
+
+cdef inline bint _entry(
+    const uint8_t *data, Py_ssize_t at, Py_ssize_t room, Text *body, Text *own
+) noexcept nogil:
+    """Whether the lengths of an entry add up, and where its parts are."""
+    cdef const uint8_t *p = data + at
+    cdef Py_ssize_t size
+    cdef int32_t body_size
+    if room - at < BATCH_ENTRY_MIN:
+        return False
+    size = <int32_t>get32(p)
+    if size < BATCH_ENTRY_MIN or size > room - at:
+        return False
+    body_size = <int32_t>get32(p + 16)
+    if body_size < 0 or body_size > size - BATCH_ENTRY_MIN:
+        return False
+    body.at = p + 20
+    body.size = body_size
+    own.at = p + BATCH_ENTRY_MIN + body_size
+    own.size = size - BATCH_ENTRY_MIN - body_size
+    return own.size <= PROPERTIES_BYTES_MAX and own.size == (
+        (<Py_ssize_t>p[20 + body_size] << 8) | p[21 + body_size]
+    )
+
+
+def append_entries(LogCursor log not None, batch, dict queues not None, int64_t stored_at_ms):
+    """See append.append_entries."""
+    cdef Py_ssize_t room = 0, topic_size = 0
+    cdef uint8_t *memory
+    cdef PyObject *found
+    cdef QueueCursor cursor
+    cdef int64_t sys_flag, reconsume_times
+    cdef Fields fields
+    cdef Py_buffer view
+
+    (
+        topic, queue_id, entries, common, born_at_ms, born_host, store_host, sys_flag_object,
+        reconsume_object,
+    ) = batch
+    if log.buffer is None:
+        return None
+    found = PyDict_GetItem(queues, topic)
+    if found == NULL or type(<object>found) is not dict:
+        return None
+    found = PyDict_GetItem(<object>found, queue_id)
+    if found == NULL:
+        return None
+    cursor = <QueueCursor?><object>found
+    if not (
+        PyBytes_CheckExact(common) and PyBytes_CheckExact(born_host)
+        and PyBytes_CheckExact(store_host)
+    ):
+        raise TypeError("properties and hosts of PutEntries are bytes")
+    memory = _memory(log.buffer, &room, True)
+    if log.file_bytes != room or not 0 <= log.write_at <= room:
+        raise ValueError("the cursor does not fit its buffer")
+    try:
+        fields.born_at_ms = born_at_ms
+        sys_flag = sys_flag_object
+        reconsume_times = reconsume_object
+    except OverflowError:
+        return None
+    fields.born_host = _text(born_host)
+    fields.store_host = _text(store_host)
+    fields.topic.at = <const uint8_t *>PyUnicode_AsUTF8AndSize(topic, &topic_size)
+    fields.topic.size = topic_size
+    if (
+        (fields.born_host.size != 8 and fields.born_host.size != 20)
+        or (fields.store_host.size != 8 and fields.store_host.size != 20)
+        or not 0 < topic_size <= 127 or sys_flag & 0xC
+        or sys_flag != <int32_t>sys_flag or reconsume_times != <int32_t>reconsume_times
+    ):
+        return None
+    fields.sys_flag = _sys_flag(sys_flag, fields.born_host.size, fields.store_host.size)
+    fields.reconsume_times = <int32_t>reconsume_times
+    fields.stored_at_ms = stored_at_ms
+    fields.prepared = 0
+    fields.queue_id = cursor.queue_id
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        return _append_entries(
+            log, memory, cursor, <const uint8_t *>view.buf, view.len, _text(common), &fields
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _append_entries(
+    LogCursor log, uint8_t *memory, QueueCursor cursor, const uint8_t *data, Py_ssize_t data_size,
+    Text common, Fields *fields,
+):
+    cdef Py_ssize_t fixed, size, at = 0, count = 0, number, properties_size
+    cdef int64_t total = 0, first_queue_offset = cursor.next_offset
+    cdef uint32_t crc
+    cdef uint8_t *start = memory + log.write_at
+    cdef uint8_t *p
+    cdef Text body, own
+    cdef array.array offsets
+    cdef long long *places
+
+    fixed = FIXED_SIZE - 16 + fields.born_host.size + fields.store_host.size + fields.topic.size
+    # Everything is looked at before anything is written.
+    while at < data_size:
+        if count >= BATCH_COUNT_MAX or not _entry(data, at, data_size, &body, &own):
+            return None
+        properties_size = _joined(own, common.size)
+        size = fixed + body.size + properties_size
+        if (
+            properties_size > PROPERTIES_BYTES_MAX or body.size > log.body_max
+            or size > log.record_max
+        ):
+            return None
+        crc = get32(data + at + 8)
+        if crc and (crc ^ sky_crc32(0, body.at, <size_t>body.size)) & 0x7FFFFFFF:
+            return None
+        total += size
+        count += 1
+        at += BATCH_ENTRY_MIN + body.size + own.size
+    if count == 0 or total + BLANK_SIZE_MIN > log.file_bytes - log.write_at:
+        return None
+    offsets = array.clone(_offsets_type, count, False)
+    places = offsets.data.as_longlongs
+    at = 0
+    p = start
+    for number in range(count):
+        _entry(data, at, data_size, &body, &own)
+        properties_size = _joined(own, common.size)
+        fields.flag = <int32_t>get32(data + at + 12)
+        fields.queue_offset = first_queue_offset + number
+        fields.physical_offset = log.file_start + (p - memory)
+        places[number] = fields.physical_offset
+        crc = get32(data + at + 8)
+        if crc == 0:
+            crc = sky_crc32(0, body.at, <size_t>body.size)
+        p = _put_record(p, fields, body, properties_size, crc)
+        memcpy(p, own.at, own.size)
+        p += own.size
+        if properties_size != own.size + common.size:
+            p[0] = 2
+            p += 1
+        memcpy(p, common.at, common.size)
+        p += common.size
+        at += BATCH_ENTRY_MIN + body.size + own.size
+    assert p - start == total
+    log.write_at += total
+    cursor.next_offset = first_queue_offset + count
+    return _EntriesResult(offsets, first_queue_offset, total, fields.stored_at_ms)
 
 
 # ---------------------------------------------------------------------------------------- records
@@ -374,11 +593,6 @@ cdef bint _java_hash(const uint8_t *p, Py_ssize_t size, uint32_t *value) noexcep
             return False
     value[0] = h
     return True
-
-
-cdef struct Text:
-    const uint8_t *at
-    Py_ssize_t size
 
 
 cdef struct Named:

@@ -6,6 +6,7 @@ record) they leave to the caller: they stop before it and say where. So the comp
 _append.pyx and this specification need to agree on little, and the rare cases are written once.
 
     append_batch      messages -> records in the commit log, queue offsets assigned on the way
+    append_entries    a client's batch, as it came -> the same, all of it or nothing
     dispatch_records  records -> consume queue entries and index entries
     gather            consume queue entries -> the records of a pull
     scan_records      how far the records of a file are sound
@@ -16,14 +17,17 @@ Layouts: protocol/record.py, consume_queue.py, key_index.py.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import struct
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import InvalidRecord
+from ..errors import InvalidBatch, InvalidBody, InvalidRecord
 from ..model.message import Property
+from ..protocol.batch import decode_batch, join_properties
 from ..protocol.crc import crc32
 from ..protocol.hashes import key_hash
 from ..protocol.record import (
@@ -101,6 +105,34 @@ class PutResult(NamedTuple):
     def end(self) -> int:
         """The physical offset to wait for: the message is flushed when this is."""
         return self.physical_offset + self.size_bytes
+
+
+class PutEntries(NamedTuple):
+    """The messages of one client batch on their way into the log, as they came."""
+
+    topic: str
+    queue_id: int
+    entries: Buffer  # As in protocol/batch.py.
+    properties: bytes  # What each of them gets besides its own.
+    born_at_ms: int
+    born_host: bytes
+    store_host: bytes
+    sys_flag: int = 0
+    reconsume_times: int = 0
+
+
+class EntriesResult(NamedTuple):
+    """Where the messages of a batch were stored: one after another."""
+
+    physical_offsets: array[int]
+    queue_offset: int  # Of the first.
+    size_bytes: int  # Of all.
+    stored_at_ms: int
+
+    @property
+    def end(self) -> int:
+        """The physical offset to wait for: all of them are flushed when this is."""
+        return self.physical_offsets[0] + self.size_bytes
 
 
 class Arrival(NamedTuple):
@@ -276,6 +308,54 @@ def append_batch(
         )
         at += 1
     return at
+
+
+append_batch_pure = append_batch
+
+
+def append_entries(
+    log: LogCursor, batch: PutEntries, queues: QueueTable, stored_at_ms: int
+) -> EntriesResult | None:
+    """Append the messages of a batch; None, and nothing is done, where one is not ordinary.
+
+    That is: a length or a checksum is wrong, a limit is not kept, the queue is unknown, or they do
+    not fit in the file all together.
+    """
+    cursor = queues.get(batch.topic, {}).get(batch.queue_id)
+    if cursor is None or log.buffer is None or batch.sys_flag & 0xC:
+        return None
+    try:
+        messages = [
+            PutMessage(
+                batch.topic,
+                batch.queue_id,
+                entry.body,
+                join_properties(entry.properties, batch.properties),
+                batch.born_at_ms,
+                batch.born_host,
+                batch.store_host,
+                entry.flag,
+                batch.sys_flag,
+                batch.reconsume_times,
+            )
+            for entry in decode_batch(batch.entries)
+        ]
+    except (InvalidBatch, InvalidBody):
+        return None
+    sizes = [message_size(message) for message in messages]
+    if not all(map(is_storable, itertools.repeat(log), messages, sizes)):
+        return None
+    if sum(sizes) + BLANK_SIZE_MIN > log.file_bytes - log.write_at:
+        return None
+    results: list[PutResult] = []
+    end = append_batch_pure(log, messages, 0, len(messages), queues, stored_at_ms, results)
+    assert end == len(messages)
+    return EntriesResult(
+        array("q", [result.physical_offset for result in results]),
+        results[0].queue_offset,
+        sum(sizes),
+        stored_at_ms,
+    )
 
 
 def message_size(message: PutMessage) -> int:
@@ -641,6 +721,7 @@ PURE: dict[str, Any] = {
     "QueueCursor": QueueCursor,
     "IndexCursor": IndexCursor,
     "append_batch": append_batch,
+    "append_entries": append_entries,
     "dispatch_records": dispatch_records,
     "gather": gather,
     "scan_records": scan_records,
@@ -652,7 +733,9 @@ with contextlib.suppress(ImportError):
     from . import _append
 
     # The twin hands odd input back to the functions above, so that both say the same about it.
-    _append.bind(PutResult, Arrival, Gathered, PutStatus.PUT_OK, tuple(Stop), crc32, PURE)
+    _append.bind(
+        PutResult, EntriesResult, Arrival, Gathered, PutStatus.PUT_OK, tuple(Stop), crc32, PURE
+    )
     COMPILED = {name: getattr(_append, name) for name in PURE}
     if os.environ.get("SKYLARK_PURE") != "1":
         globals().update(COMPILED)

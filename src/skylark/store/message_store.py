@@ -46,7 +46,9 @@ from .append import (
     ENTRY_BYTES,
     FILLER_SIZE,
     Arrival,
+    EntriesResult,
     GatherLimits,
+    PutEntries,
     PutMessage,
     PutResult,
     PutStatus,
@@ -439,6 +441,19 @@ class MessageStore:
         assert at == len(messages)
         self._after_append(stored_at_ms)
         return results
+
+    def put_entries(self, batch: PutEntries) -> EntriesResult | None:
+        """Append the messages of one client batch as put_group does, in the ordinary case.
+
+        None, and nothing is done, in any other: put_group says what is the matter, or does it.
+        """
+        if not self.is_writable:
+            return None
+        stored_at_ms = self.clock.now_ms()
+        result = append.append_entries(self.log.cursor, batch, self.queues.table, stored_at_ms)
+        if result is not None:
+            self._after_append(stored_at_ms)
+        return result
 
     def _make_way(self, message: PutMessage) -> PutStatus | None:
         """Do what kept a message from being appended, or say why it cannot be."""

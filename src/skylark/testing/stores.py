@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..model.message import Property
+from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.properties import encode_properties
 from ..protocol.record import decode_record, pack_host
-from ..store import GetStatus, MessageStore, PutMessage, PutStatus, StoreConfig
+from ..store import (
+    GetStatus,
+    MessageStore,
+    PutEntries,
+    PutMessage,
+    PutResult,
+    PutStatus,
+    StoreConfig,
+)
 from .clock import EPOCH_MS
 from .files import SimFiles
 
@@ -82,6 +92,37 @@ def make_message(
     )
 
 
+def put_as_batch(store: MessageStore, messages: Sequence[PutMessage]) -> list[PutResult]:
+    """Put messages as a broker does those of one client batch."""
+    first = messages[0]
+    shared = first._replace(body=b"", properties=b"", flag=0)
+    stored = None
+    if all(m._replace(body=b"", properties=b"", flag=0) == shared for m in messages):
+        entries = encode_batch([BatchEntry(bytes(m.body), m.properties, m.flag) for m in messages])
+        stored = store.put_entries(
+            PutEntries(
+                first.topic,
+                first.queue_id,
+                entries,
+                b"",
+                first.born_at_ms,
+                first.born_host,
+                first.store_host,
+                first.sys_flag,
+                first.reconsume_times,
+            )
+        )
+    if stored is None:
+        return store.put_group(messages)
+    ends = [*stored.physical_offsets[1:], stored.end]
+    return [
+        PutResult(
+            PutStatus.PUT_OK, start, stored.queue_offset + number, end - start, stored.stored_at_ms
+        )
+        for number, (start, end) in enumerate(zip(stored.physical_offsets, ends, strict=True))
+    ]
+
+
 @dataclass(slots=True)
 class Expected:
     """One message that was appended."""
@@ -109,7 +150,7 @@ class StoreModel:
 
     def put(self, store: MessageStore, messages: list[PutMessage], *, group: bool = False) -> None:
         """Put messages into the store, and note those that it took."""
-        results = store.put_group(messages) if group else store.put(messages)
+        results = put_as_batch(store, messages) if group else store.put(messages)
         assert len(results) == len(messages)
         for message, result in zip(messages, results, strict=True):
             if result.status is PutStatus.PUT_OK:

@@ -5,19 +5,23 @@ import struct
 
 import pytest
 
+from skylark.protocol.batch import BatchEntry, encode_batch
+from skylark.protocol.crc import crc32
 from skylark.protocol.hashes import key_hash, tag_hash
 from skylark.protocol.record import decode_record, encode_blank, pack_host
 from skylark.store import append
 from skylark.store.append import (
     ENTRY,
     Arrival,
+    EntriesResult,
     GatherLimits,
+    PutEntries,
     PutMessage,
     PutResult,
     PutStatus,
     Stop,
 )
-from skylark.testing.stores import HOST_V6, make_message
+from skylark.testing.stores import HOST, HOST_V6, make_message
 
 NOW = 1_767_225_600_000
 SOURCES = [pytest.param(append.PURE, id="pure")]
@@ -52,6 +56,9 @@ class Kit:
             self.log, messages, at, len(messages), self.queues, now, results
         )
         return end, results
+
+    def append_entries(self, batch, now=NOW):
+        return self.source["append_entries"](self.log, batch, self.queues, now)
 
     def dispatch(self, at=0, end=None, index=True):
         return self.source["dispatch_records"](
@@ -186,6 +193,123 @@ def test_without_a_file_nothing_is_appended(kit):
     kit.queue()
     kit.log.buffer = None
     assert kit.append([make_message()]) == (0, [])
+
+
+# Appending a client's batch.
+
+ENTRIES = (
+    BatchEntry(b"one", b"TAGS\x01A", 1),
+    BatchEntry(b"", b"", -2),
+    BatchEntry(b"three" * 30, b"KEYS\x01k1 k2\x02", 2**31 - 1),
+)
+
+
+def make_batch(**changes):
+    batch = PutEntries("T", 1, encode_batch(ENTRIES), b"CLUSTER\x01c", 5, HOST_V6, HOST, 0x101, 3)
+    return batch._replace(**changes)
+
+
+@pytest.mark.parametrize("common", [b"CLUSTER\x01c", b""])
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_the_entries_of_a_batch_become_the_records_of_its_messages(kit, common, wrap):
+    other = Kit(kit.source)
+    for one in (kit, other):
+        one.queue("T", 1).next_offset = 7
+        one.log.file_start = 1 << 33
+        one.log.write_at = 24
+    batch = make_batch(entries=wrap(encode_batch(ENTRIES)), properties=common)
+    result = kit.append_entries(batch)
+    texts = [
+        b"TAGS\x01A\x02" + common if common else b"TAGS\x01A",
+        common,
+        ENTRIES[2].properties + common,
+    ]
+    _, results = other.append(
+        [
+            PutMessage("T", 1, entry.body, text, 5, HOST_V6, HOST, entry.flag, 0x101, 3)
+            for entry, text in zip(ENTRIES, texts, strict=True)
+        ]
+    )
+    assert isinstance(result, EntriesResult)
+    assert list(result.physical_offsets) == [one.physical_offset for one in results]
+    assert result.queue_offset == 7 == results[0].queue_offset
+    assert result.size_bytes == sum(one.size_bytes for one in results)
+    assert result.stored_at_ms == NOW
+    assert result.end == results[-1].end
+    assert kit.log.buffer == other.log.buffer
+    assert kit.log.write_at == other.log.write_at
+    assert kit.queues["T"][1].next_offset == 10
+
+
+@pytest.mark.parametrize("top_bit", [0, 1 << 31])
+def test_a_batch_may_carry_checksums_if_they_are_right(kit, top_bit):
+    kit.queue("T", 1)
+    data = bytearray(encode_batch(ENTRIES))
+    struct.pack_into(">I", data, 8, crc32(b"one") & 0x7FFFFFFF | top_bit)
+    assert kit.append_entries(make_batch(entries=bytes(data))) is not None
+    assert decode_record(kit.log.buffer, 0).body == b"one"
+    struct.pack_into(">I", data, 8, crc32(b"two") | top_bit)
+    end = kit.log.write_at
+    assert kit.append_entries(make_batch(entries=bytes(data))) is None
+    assert kit.log.write_at == end
+
+
+def cut(size):
+    return encode_batch(ENTRIES)[:size]
+
+
+UNUSUAL_BATCHES = {
+    "no entry": {"entries": b""},
+    "cut in its first fields": {"entries": cut(12)},
+    "cut in a body": {"entries": cut(22)},
+    "one byte missing": {"entries": cut(-1)},
+    "one byte more": {"entries": encode_batch(ENTRIES) + b"\0"},
+    "an endless entry": {"entries": b"\x7f\xff\xff\xff" + cut(400)[4:]},
+    "a negative size": {"entries": b"\xff\xff\xff\xff" + cut(400)[4:]},
+    "an endless body": {"entries": cut(16) + b"\x7f\xff\xff\xff" + cut(400)[20:]},
+    "a negative body": {"entries": cut(16) + b"\xff\xff\xff\xff" + cut(400)[20:]},
+    "a body that takes its properties": {"entries": cut(16) + b"\0\0\0\x04" + cut(400)[20:]},
+    "a last body too long": {"entries": encode_batch([*ENTRIES, BatchEntry(bytes(1001))])},
+    "a last record too long": {
+        "entries": encode_batch([*ENTRIES, BatchEntry(b"x" * 1000, b"a\x01" + b"b" * 1000)])
+    },
+    "properties too long when joined": {
+        "entries": encode_batch([BatchEntry(b"", b"a\x01" + b"b" * 20_000)]),
+        "properties": b"c\x01" + b"d" * 20_000,
+    },
+    "an unknown topic": {"topic": "U"},
+    "an unknown queue": {"queue_id": 2},
+    "a half message": {"sys_flag": 4},
+    "a host of no length": {"born_host": b"short"},
+    "a host of another length": {"store_host": b"short"},
+    "a time beyond 64 bits": {"born_at_ms": 1 << 63},
+    "flags beyond 32 bits": {"sys_flag": 1 << 32},
+    "retries beyond 32 bits": {"reconsume_times": -(1 << 40)},
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL_BATCHES)
+def test_an_unusual_batch_is_left_to_the_caller_and_nothing_is_written(kit, case):
+    kit.queue("T", 1)
+    assert kit.append_entries(make_batch(**UNUSUAL_BATCHES[case])) is None
+    assert kit.log.write_at == 0
+    assert kit.log.buffer == bytes(4096)
+    assert kit.queues["T"][1].next_offset == 0
+
+
+def test_a_batch_fits_as_long_as_eight_bytes_are_left(kit):
+    kit.queue("T", 1)
+    size = kit.append_entries(make_batch()).size_bytes
+    for at, fits in ((4096 - size - 8, True), (4096 - size - 7, False)):
+        kit.log.write_at = at
+        assert (kit.append_entries(make_batch()) is not None) is fits
+        assert kit.log.write_at == (4096 - 8 if fits else at)
+
+
+def test_a_batch_waits_for_the_first_file(kit):
+    kit.queue("T", 1)
+    kit.log.buffer = None
+    assert kit.append_entries(make_batch()) is None
 
 
 # Dispatching.
