@@ -1,6 +1,8 @@
+from array import array
 from collections.abc import Mapping, Sequence
 
 from ..protocol.command import Command
+from ..protocol.crc import Buffer
 from ..store import PutMessage, PutResult, PutStatus
 from .fast_path import PullFields, SendContext
 
@@ -22,6 +24,8 @@ def stored_answers(
     id_prefix: str,
     trace_fields: Mapping[str, str],
 ) -> bytes | None: ...
+def plain_entries(entries: Buffer) -> bool: ...
+def stored_ids(id_prefix: str, physical_offsets: array[int]) -> str: ...
 def read_pull(fields: Mapping[str, str]) -> PullFields | None: ...
 def pull_answer(
     command: Command,

@@ -5,17 +5,26 @@ Everything that is not ordinary is left to the caller, as there: a number with a
 would take, a property that moves a message, a header that is not JSON.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy
+
+cdef extern from "crc32.h":
+    void sky_crc_prepare() noexcept nogil
+    uint32_t sky_crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     bint PyUnicode_Check(object text)
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 maxchar)
+    void* PyUnicode_1BYTE_DATA(object text)
+
+sky_crc_prepare()
 
 cdef object _PutMessage = None
 cdef object _PullFields = None
@@ -366,6 +375,110 @@ def stored_answers(list commands, Py_ssize_t at, queue_ids, results, str id_pref
         return PyBytes_FromStringAndSize(out.data, out.used)
     finally:
         free(out.data)
+
+
+# ---------------------------------------------------------------- batches
+
+
+cdef bint _is_plain(const char* p, Py_ssize_t size) noexcept nogil:
+    """Whether the properties of an entry are plain."""
+    cdef const char* at = p
+    cdef const char* end = p + size
+    cdef const char* stop
+    cdef const char* mark
+    cdef Py_ssize_t i, spaces = 0
+    while at < end:
+        stop = <const char*>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        mark = <const char*>memchr(at, 1, stop - at)
+        if mark == NULL or mark == at:
+            return False
+        while mark != NULL:  # A value may have one in it as well.
+            if mark - p >= 5 and memcmp(mark - 5, b"DELAY", 5) == 0:
+                return False
+            if mark - p >= 8 and memcmp(mark - 8, b"TRAN_MSG", 8) == 0:
+                return False
+            mark = <const char*>memchr(mark + 1, 1, stop - mark - 1)
+        at = stop + 1
+    at = p
+    while at < end:
+        mark = <const char*>memchr(at, 95, end - at)
+        if mark == NULL:
+            break
+        if mark - p >= 5 and memcmp(mark - 5, b"TIMER", 5) == 0:
+            return False
+        at = mark + 1
+    for i in range(size):
+        spaces += p[i] == 32
+    return spaces < _KEYS_COUNT_MAX
+
+
+cdef inline Py_ssize_t _int32(const char* p) noexcept nogil:
+    cdef const uint8_t* at = <const uint8_t*>p
+    return <int32_t>(
+        (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+    )
+
+
+cdef bint _are_plain(const char* data, Py_ssize_t room) noexcept nogil:
+    """Whether all entries are sound, as protocol/batch.py says, and plain."""
+    cdef Py_ssize_t at = 0, size, body, properties, count = 0
+    cdef const uint8_t* p
+    cdef uint32_t crc
+    while at < room:
+        if room - at < 22 or count >= 65536:
+            return False
+        size = _int32(data + at)
+        if size < 22 or size > room - at:
+            return False
+        body = _int32(data + at + 16)
+        if body < 0 or body > size - 22:
+            return False
+        p = <const uint8_t*>data + at + 20 + body
+        properties = (<Py_ssize_t>p[0] << 8) | p[1]
+        if properties > _PROPERTIES_BYTES_MAX or properties != size - 22 - body:
+            return False
+        if not _is_plain(<const char*>p + 2, properties):
+            return False
+        crc = <uint32_t>_int32(data + at + 8)
+        if crc and (
+            crc ^ sky_crc32(0, <const uint8_t*>data + at + 20, <size_t>body)
+        ) & 0x7FFFFFFF:
+            return False
+        at += size
+        count += 1
+    return count > 0
+
+
+def plain_entries(entries):
+    """Whether all entries of a batch are plain; see fast_path.py."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        return _are_plain(<const char*>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def stored_ids(str id_prefix, const long long[::1] physical_offsets):
+    """The ids of the messages of a batch; see fast_path.py."""
+    cdef Py_ssize_t i, count = physical_offsets.shape[0]
+    cdef bytes prefix = id_prefix.encode("ascii")
+    cdef Py_ssize_t prefix_size = PyBytes_GET_SIZE(prefix)
+    cdef Out out
+    cdef object text
+    if count == 0:
+        return ""
+    text = PyUnicode_New(count * (prefix_size + 17) - 1, 127)
+    out.data = <char*>PyUnicode_1BYTE_DATA(text)
+    out.used = 0
+    for i in range(count):
+        if i:
+            _text(&out, b",", 1)
+        _text(&out, PyBytes_AS_STRING(prefix), prefix_size)
+        _hex16(&out, <uint64_t>physical_offsets[i])
+    return text
 
 
 # ---------------------------------------------------------------- pulls

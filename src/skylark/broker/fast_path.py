@@ -6,12 +6,17 @@ need to agree on little, and each rule about odd input is written once, in the p
 
     plain_sends      requests -> messages for the store, as far as they are plain
     stored_answers   where they were stored -> the frames of the answers
+    plain_entries    whether the entries of a batch can be stored as they are
+    stored_ids       where they were stored -> their ids
     read_pull        the fields of a pull
     pull_answer      what was found -> the frame of the answer
 
 A plain send has code 310 and is no batch; its topic is one that may be sent to without further
 checks; its numbers are decimal and in range; and its properties are sound, name none that changes
 where or when a message goes, have no empty value, and at most 64 keys. Only WAIT is removed.
+
+A plain entry of a batch has sound properties with fewer than 64 spaces in them, and nowhere, not
+even in a value, what could name a property that changes where or when a message goes.
 """
 
 from __future__ import annotations
@@ -19,12 +24,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..errors import InvalidBatch, InvalidBody
+from ..protocol.batch import decode_batch
 from ..protocol.command import Command
+from ..protocol.crc import Buffer
 from ..protocol.frame import encode_frames
-from ..protocol.properties import KEYS_COUNT_MAX, PROPERTIES_BYTES_MAX
+from ..protocol.properties import (
+    KEYS_COUNT_MAX,
+    PROPERTIES_BYTES_MAX,
+    require_sound_properties,
+)
 from ..store import PutMessage, PutResult, PutStatus
 
 SEND_CODE = 310
@@ -40,6 +53,7 @@ _ODD_NAMES = frozenset(
         b"TIMER_DELIVER_MS",
     }
 )
+_ODD_TEXTS = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_")
 _TRANSACTION_BITS = 0xC
 
 
@@ -183,6 +197,26 @@ def stored_answers(
     return encode_frames(answers)
 
 
+def plain_entries(entries: Buffer) -> bool:
+    """Whether all entries of a batch are plain."""
+    try:
+        for entry in decode_batch(entries):
+            properties = entry.properties
+            require_sound_properties(properties)
+            if properties.count(b" ") >= KEYS_COUNT_MAX:
+                return False
+            if any(text in properties for text in _ODD_TEXTS):
+                return False
+    except (InvalidBatch, InvalidBody):
+        return False
+    return True
+
+
+def stored_ids(id_prefix: str, physical_offsets: array[int]) -> str:
+    """The ids of the messages of a batch, as its answer has them."""
+    return ",".join([f"{id_prefix}{offset:016X}" for offset in physical_offsets])
+
+
 def read_pull(fields: Mapping[str, str]) -> PullFields | None:
     """The fields of a pull whose numbers are plain; None where the typed header must look."""
     group, topic = fields.get("consumerGroup"), fields.get("topic")
@@ -242,6 +276,8 @@ def pull_answer(
 PURE: dict[str, Any] = {
     "plain_sends": plain_sends,
     "stored_answers": stored_answers,
+    "plain_entries": plain_entries,
+    "stored_ids": stored_ids,
     "read_pull": read_pull,
     "pull_answer": pull_answer,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from skylark.broker import fast_path
 from skylark.broker.fast_path import SendContext
+from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.command import Command
 from skylark.protocol.frame import encode_frames
 from skylark.protocol.properties import parse_properties
@@ -132,6 +134,91 @@ def test_both_twins_read_any_properties_alike(text: str, queue: str, tail: bool)
         meant.pop("WAIT", None)
         assert parse_properties(pure.properties) == {**meant, "CLUSTER": "c"}
 
+
+# Batches.
+
+PLAIN_PROPERTIES = {
+    "none": b"",
+    "usual ones": b"TAGS\x01A\x02KEYS\x01a b\x02UNIQ_KEY\x010A\x02WAIT\x01true",
+    "a separator at the end": b"TAGS\x01A\x02",
+    "no value": b"name\x01",
+    "a separator in a value": b"a\x01b\x01c",
+    "63 spaces": b"KEYS\x01" + b" " * 63,
+    "no text": b"\xff\xfe\x01\xff",
+    "nearly a delay": b"DELAY\x02_TIMER\x01TIME_R TRAN_MSGS"[6:] + b"\x02DELAYS\x011",
+    "the most that fits": b"k\x01" + b"v" * 32_765,
+}
+ODD_PROPERTIES = {
+    "no separator": b"nonsense",
+    "no name": b"\x01value",
+    "an empty piece": b"a\x01b\x02\x02c\x01d",
+    "only separators": b"\x02",
+    "64 spaces": b"KEYS\x01" + b" " * 64,
+    "a delay": b"a\x01b\x02DELAY\x013",
+    "a name that ends like a delay": b"MYDELAY\x013",
+    "a value that looks like a delay": b"a\x01b\x01DELAY\x013",
+    "a transaction": b"TRAN_MSG\x01true",
+    "a timer": b"TIMER_DELIVER_MS\x019",
+    "a value that looks like a timer": b"a\x01_TIMER_",
+}
+
+
+@pytest.mark.parametrize("case", PLAIN_PROPERTIES)
+def test_plain_entries_are_found_plain(twin: dict[str, Any], case: str) -> None:
+    entries = [BatchEntry(b"one", b"TAGS\x01A"), BatchEntry(b"two", PLAIN_PROPERTIES[case])]
+    assert twin["plain_entries"](encode_batch(entries)) is True
+
+
+@pytest.mark.parametrize("case", ODD_PROPERTIES)
+def test_one_odd_entry_makes_a_batch_odd(twin: dict[str, Any], case: str) -> None:
+    entries = [BatchEntry(b"one", b"TAGS\x01A"), BatchEntry(b"two", ODD_PROPERTIES[case])]
+    assert twin["plain_entries"](encode_batch(entries)) is False
+    assert twin["plain_entries"](memoryview(encode_batch(entries[::-1]))) is False
+
+
+def test_a_batch_whose_lengths_lie_is_odd(twin: dict[str, Any]) -> None:
+    whole = encode_batch([BatchEntry(b"one", b"TAGS\x01A"), BatchEntry(b"two")])
+    assert twin["plain_entries"](whole) is True
+    for size in range(len(whole)):
+        is_plain = size == len(encode_batch([BatchEntry(b"one", b"TAGS\x01A")]))
+        assert twin["plain_entries"](whole[:size]) is is_plain
+    assert twin["plain_entries"](whole + b"\0") is False
+    assert twin["plain_entries"](encode_batch([BatchEntry(b"")] * 65_536)) is True
+    assert twin["plain_entries"](encode_batch([BatchEntry(b"")] * 65_537)) is False
+
+
+_pieces = st.sampled_from(
+    [b"DELAY", b"TRAN_MSG", b"TIMER_", b"TIMER", b"_", b"\x01", b"\x02", b" ", b"a", b"\xff"]
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(
+    texts=st.lists(st.lists(_pieces, max_size=8).map(b"".join), min_size=1, max_size=3),
+    damage=st.none() | st.tuples(st.integers(0, 100), st.integers(0, 255)),
+)
+def test_both_twins_find_the_same_batches_plain(
+    texts: list[bytes], damage: tuple[int, int] | None
+) -> None:
+    if not fast_path.COMPILED:
+        pytest.skip("not compiled")
+    data = bytearray(encode_batch([BatchEntry(b"body", text) for text in texts]))
+    if damage is not None:
+        data[damage[0] % len(data)] = damage[1]
+    pure = fast_path.PURE["plain_entries"](data)
+    assert pure == fast_path.COMPILED["plain_entries"](data)
+
+
+def test_the_ids_of_a_batch_are_in_its_order(twin: dict[str, Any]) -> None:
+    ids = twin["stored_ids"]("7F00000100002A9F", array("q", [0, 171, 2**63 - 1]))
+    assert ids == (
+        "7F00000100002A9F0000000000000000,7F00000100002A9F00000000000000AB,"
+        "7F00000100002A9F7FFFFFFFFFFFFFFF"
+    )
+    assert twin["stored_ids"]("p", array("q", [16])) == "p0000000000000010"
+
+
+# Answers.
 
 TRACE = {"MSG_REGION": 'Re"gion\n標', "TRACE_ON": "true"}
 

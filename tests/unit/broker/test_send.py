@@ -7,8 +7,10 @@ import random
 import pytest
 from broker_world import BrokerWorld, Client, records, send_fields
 
+from skylark.broker import fast_path
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.store import EntriesResult, MessageStore, PutEntries
 
 
 def test_a_message_is_stored_as_it_was_sent_and_can_be_pulled(world: BrokerWorld) -> None:
@@ -75,6 +77,106 @@ def test_a_batch_is_stored_as_single_messages_with_the_request_properties(
             assert [message.offset_id for message in found] == ids
             assert dict(found[0].properties) == {"TAGS": "A", "x": "y", "CLUSTER": "DefaultCluster"}
             assert dict(found[1].properties) == {"x": "y", "CLUSTER": "DefaultCluster"}
+
+    world.run(main)
+
+
+_OF_A_BATCH = [
+    BatchEntry(b"one", b"TAGS\x01A\x02KEYS\x01k1 k2\x02WAIT\x01true", 1),
+    BatchEntry(b"", b"", -1),
+    BatchEntry(b"three" * 100, b"a\x01b\x01c\x02"),
+]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_batch_is_stored_the_same_by_the_short_way_and_by_the_long(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    """The second batch of a queue goes the short way, if nobody keeps it from that."""
+    taken: list[bool] = []
+    put_entries = MessageStore.put_entries
+
+    def watched(self: MessageStore, batch: PutEntries) -> EntriesResult | None:
+        result = put_entries(self, batch)
+        taken.append(result is not None)
+        return result
+
+    monkeypatch.setattr(MessageStore, "put_entries", watched)
+
+    async def main() -> None:
+        async with world.serving(flush_disk_type=flush) as client:
+            body = encode_batch(_OF_A_BATCH)
+            answers = [
+                await client.send("T", body, properties={"x": "y", "WAIT": "true"}, batch=True)
+                for _ in range(2)
+            ]
+            monkeypatch.setattr(fast_path, "plain_entries", lambda entries: False)
+            answers.append(
+                await client.send("T", body, properties={"x": "y", "WAIT": "true"}, batch=True)
+            )
+            assert taken == [False, True]  # The queue was not there yet; then it was.
+            found = records(await client.pull("T"))
+            ids = [message.offset_id for message in found]
+            assert [answer.code for answer in answers] == [0, 0, 0]
+            assert [answer.fields["msgId"] for answer in answers] == [
+                ",".join(ids[at : at + 3]) for at in (0, 3, 6)
+            ]
+            assert [answer.fields["queueOffset"] for answer in answers] == ["0", "3", "6"]
+            alike = [
+                (m.body, m.flag, m.sys_flag, dict(m.properties), m.born_at_ms, m.size_bytes)
+                for m in found
+            ]
+            assert alike[:3] == alike[3:6] == alike[6:]
+            assert [m.queue_offset for m in found] == list(range(9))
+            if flush == "SYNC_FLUSH":
+                assert world.parts.store.log.flushed == world.parts.store.log.appended
+
+    world.run(main)
+
+
+def test_a_batch_by_the_short_way_is_counted(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            counted: list[tuple[str, int, int]] = []
+            observer = world.parts.observer
+            monkeypatch.setattr(observer, "stored", lambda *told: counted.append(told))
+            for _ in range(2):
+                await client.send("T", encode_batch(_OF_A_BATCH), batch=True)
+            found = records(await client.pull("T"))
+            sizes = sum(message.size_bytes for message in found[3:])
+            assert counted == [("T", 3, sizes), ("T", 3, sizes)]
+
+    world.run(main)
+
+
+def test_a_batch_with_a_time_in_one_entry_still_goes_two_ways(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            await client.send("T", b"so that the queue is there")
+            due = world.clock.now_ms() + 60_000
+            timed = BatchEntry(b"later", f"TIMER_DELIVER_MS\x01{due}".encode())
+            answer = await client.send("T", encode_batch([BatchEntry(b"now"), timed]), batch=True)
+            assert answer.code == 0
+            bodies = [message.body for message in records(await client.pull("T"))]
+            assert bodies == [b"so that the queue is there", b"now"]
+
+    world.run(main)
+
+
+def test_a_batch_that_does_not_fit_goes_to_the_next_file_whole(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            body = encode_batch([BatchEntry(bytes(5_000))] * 3)
+            file_bytes = world.parts.store.config.mapped_file_size_commit_log
+            files: list[set[int]] = []
+            for _ in range(12):
+                answer = await client.send("T", body, batch=True)
+                assert answer.code == 0
+                ids = answer.fields["msgId"].split(",")
+                files.append({int(one[16:], 16) // file_bytes for one in ids})
+            assert files == [{number // 4} for number in range(12)]
 
     world.run(main)
 

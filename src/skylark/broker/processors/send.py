@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from ...clock import Clock
@@ -54,7 +55,7 @@ from ...protocol.properties import (
     parse_properties,
     require_sound_properties,
 )
-from ...store import MessageStore, PutMessage, PutResult, PutStatus
+from ...store import MessageStore, PutEntries, PutMessage, PutResult, PutStatus
 from .. import fast_path, retry
 from ..config import BrokerConfig, LiveConfig
 from ..deferral import defer, delay_level
@@ -107,7 +108,9 @@ class Stored(NamedTuple):
 
     command: Command
     queue_id: int
-    results: Sequence[PutResult]
+    result: PutResult  # Of a batch, that of its first message.
+    end: int  # The physical offset to wait for.
+    batch: array[int] | None = None  # The physical offsets of a batch.
 
 
 class SendProcessor:
@@ -242,7 +245,7 @@ class SendProcessor:
                 if frames is not None:
                     return frames
             stored = [
-                Stored(command, queue_id, (result,))
+                Stored(command, queue_id, result, result.end)
                 for command, queue_id, result in zip(commands, queue_ids, results, strict=True)
             ]
             return self._answers(stored, status)
@@ -277,7 +280,7 @@ class SendProcessor:
         results = self._store.put(messages)
         self._count(messages, results)
         for (command, queue_id, _), result in zip(waiting, results, strict=True):
-            stored.append(Stored(command, queue_id, (result,)))
+            stored.append(Stored(command, queue_id, result, result.end))
         waiting.clear()
 
     # Checks.
@@ -448,17 +451,29 @@ class SendProcessor:
     # Batches.
 
     def _send_batch(self, command: Command, header: _Header, born_host: bytes) -> Stored:
-        topic, queue_id, messages = self.batch_messages(command, header, born_host)
-        results = self._store.put_group(messages)
+        batch = self._read_batch(command, header, born_host)
+        name = batch.topic
+        if b"TIMER_" not in batch.properties and fast_path.plain_entries(batch.entries):
+            stored = self._store.put_entries(batch)
+            if stored is not None:
+                self._observer.stored(name, len(stored.physical_offsets), stored.size_bytes)
+                first = PutResult(PutStatus.PUT_OK, stored.physical_offsets[0], stored.queue_offset)
+                return Stored(command, batch.queue_id, first, stored.end, stored.physical_offsets)
+        results = self._store.put_group(self._messages_of(batch))
         if results[0].status is PutStatus.PUT_OK:
             size_bytes = sum(result.size_bytes for result in results)
-            self._observer.stored(topic.name, len(results), size_bytes)
-        return Stored(command, queue_id, results)
+            self._observer.stored(name, len(results), size_bytes)
+        offsets = array("q", [result.physical_offset for result in results])
+        return Stored(command, batch.queue_id, results[0], results[-1].end, offsets)
 
     def batch_messages(
         self, command: Command, header: _Header, born_host: bytes
-    ) -> tuple[TopicConfig, int, list[PutMessage]]:
-        """Check a batch; its topic and queue, and what to append."""
+    ) -> list[PutMessage]:
+        """Check a batch; what to append."""
+        return self._messages_of(self._read_batch(command, header, born_host))
+
+    def _read_batch(self, command: Command, header: _Header, born_host: bytes) -> PutEntries:
+        """Check a batch but for its entries, and say what these have in common."""
         topic = self.checked_topic(header)
         queue_id = self._checked_queue(topic, header.queue_id)
         if is_retry_topic(topic.name):
@@ -471,24 +486,36 @@ class SendProcessor:
             raise illegal("a batch cannot be transactional")
         if delay_level(shared, self._level_max) > 0:
             raise illegal("a batch cannot be delayed")
-        try:
-            entries = decode_batch(command.body)
-        except InvalidBatch as error:
-            raise illegal(str(error)) from None
         shared.pop(Property.WAIT, None)
         shared[Property.CLUSTER] = self._live.current.broker_cluster_name
-        common = encode_text(format_properties(shared))
-        sys_flag = self._sys_flag(topic, header.sys_flag)
+        return PutEntries(
+            topic.name,
+            queue_id,
+            command.body,
+            encode_text(format_properties(shared)),
+            header.born_timestamp,
+            born_host,
+            self._identity.store_host,
+            self._sys_flag(topic, header.sys_flag),
+            header.reconsume_times or 0,
+        )
+
+    def _messages_of(self, batch: PutEntries) -> list[PutMessage]:
+        """The entries of a batch one by one, checked."""
+        try:
+            entries = decode_batch(batch.entries)
+        except InvalidBatch as error:
+            raise illegal(str(error)) from None
         messages = []
         for entry in entries:
             require_sound(entry.properties)
             if b"DELAY\x01" in entry.properties or b"TRAN_MSG\x01" in entry.properties:
                 raise illegal("a message of a batch can be neither delayed nor transactional")
             try:
-                properties = join_properties(entry.properties, common)
+                properties = join_properties(entry.properties, batch.properties)
             except InvalidBody as error:
                 raise illegal(str(error)) from None
-            name, stored_queue = topic.name, queue_id
+            name, stored_queue = batch.topic, batch.queue_id
             if b"TIMER_" in properties:
                 found = parse_properties(properties)
                 name, stored_queue = self._defer(found, name, stored_queue)
@@ -499,22 +526,22 @@ class SendProcessor:
                     stored_queue,
                     entry.body,
                     properties,
-                    header.born_timestamp,
-                    born_host,
-                    self._identity.store_host,
+                    batch.born_at_ms,
+                    batch.born_host,
+                    batch.store_host,
                     entry.flag,
-                    sys_flag,
-                    header.reconsume_times or 0,
+                    batch.sys_flag,
+                    batch.reconsume_times,
                 )
             )
-        return topic, queue_id, messages
+        return messages
 
     # Answers.
 
     def _answer(self, stored: list[Stored], answers: list[Command]) -> Answers | Deferred:
         end = 0
         if self._is_sync:
-            end = max((item.results[-1].end for item in stored), default=0)
+            end = max((item.end for item in stored), default=0)
         commands = [item.command for item in stored]
         if end <= 0 or self.durability.is_safe(end) or not _wait(commands):
             answers += self._answers(stored)
@@ -543,7 +570,7 @@ class SendProcessor:
         for item in stored:
             if item.command.flag & 2:
                 continue
-            status = item.results[0].status
+            status = item.result.status
             if status is PutStatus.PUT_OK and late is not None:
                 status = late
             answers.append(self._answer_one(item, status))
@@ -551,9 +578,7 @@ class SendProcessor:
 
     def _answer_one(self, item: Stored, status: PutStatus) -> Command:
         if status is PutStatus.PUT_OK:
-            return item.command.reply(
-                ResponseCode.SUCCESS, None, self.stored_fields(item.queue_id, item.results)
-            )
+            return item.command.reply(ResponseCode.SUCCESS, None, self._stored_fields(item))
         if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             return self.refuse(
                 item.command,
@@ -569,23 +594,22 @@ class SendProcessor:
             PutStatus.SLAVE_NOT_AVAILABLE,
         ):
             # The message is stored, only less safely than it should be.
-            fields = self.stored_fields(item.queue_id, item.results)
-            return item.command.reply(code, remark, fields)
+            return item.command.reply(code, remark, self._stored_fields(item))
         if self._store.failure is not None:
             remark = f"the store takes no more writes: {self._store.failure}"
         return self.refuse(item.command, code, remark)
 
-    def stored_fields(self, queue_id: int, results: Sequence[PutResult]) -> dict[str, str]:
-        """The header of the answer to a message that is stored."""
+    def _stored_fields(self, item: Stored) -> dict[str, str]:
+        """The header of the answer to a request that is stored."""
         prefix = self._identity.id_prefix
-        if len(results) == 1:
-            ids = f"{prefix}{results[0].physical_offset:016X}"
+        if item.batch is None:
+            ids = f"{prefix}{item.result.physical_offset:016X}"
         else:
-            ids = ",".join(f"{prefix}{result.physical_offset:016X}" for result in results)
+            ids = fast_path.stored_ids(prefix, item.batch)
         return {
             "msgId": ids,
-            "queueId": str(queue_id),
-            "queueOffset": str(results[0].queue_offset),
+            "queueId": str(item.queue_id),
+            "queueOffset": str(item.result.queue_offset),
             **self._identity.trace_fields(),
         }
 

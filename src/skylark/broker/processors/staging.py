@@ -65,9 +65,7 @@ class StagingProcessor:
         )
         command = Command.request(RequestCode.SEND_BATCH_MESSAGE, body=request.body)
         try:
-            _, _, rows = self._sends.batch_messages(
-                command, as_sent, self._identity.born_host(peer)
-            )
+            rows = self._sends.batch_messages(command, as_sent, self._identity.born_host(peer))
         except (InvalidBatch, InvalidBody, InvalidName) as error:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         await self._wait_safe(self._staging.stage(key, header.first_row, rows))
