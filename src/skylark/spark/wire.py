@@ -19,7 +19,8 @@ from .options import Access
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
 _BUFFER_BYTES = 64 << 10
-_LIMITS = FrameLimits(frame_bytes_max=FRAME_BYTES_MAX)
+# The answer to a batch has the ids of all its messages in its header.
+_LIMITS = FrameLimits(frame_bytes_max=FRAME_BYTES_MAX, header_bytes_max=FRAME_BYTES_MAX)
 
 
 class Wire:

@@ -77,6 +77,16 @@ def test_a_body_stays_good_while_the_next_request_goes_out(monkeypatch):
         first.body[0] = 0
 
 
+def test_an_answer_may_name_the_ids_of_many_small_messages(monkeypatch):
+    ids = ",".join(f"{number:032X}" for number in range(20_000))
+    frame = encode_frames([Command(0, opaque=1, flag=1, fields={"msgId": ids}, body=b"b")])
+    wire = make_wire(monkeypatch, frame)
+    wire.ask(320, {})
+    found = wire.answer()
+    assert found.fields["msgId"] == ids
+    assert bytes(found.body) == b"b"
+
+
 def test_what_a_server_says_by_itself_is_passed_over(monkeypatch):
     wire = make_wire(monkeypatch, answer(1, b"notice", flag=0), answer(1, b"mine"))
     wire.ask(11, {})
