@@ -13,12 +13,19 @@ from collections import deque
 from ..errors import BrokerError, CallTimeout, ConnectionLost, TransportError
 from ..protocol.acl import sign_fields
 from ..protocol.command import Command
-from ..protocol.frame import FRAME_BYTES_MAX, FrameLimits, decode_frames, encode_frames
+from ..protocol.frame import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    FrameLimits,
+    decode_frames,
+    encode_frames,
+)
 from .options import Access
 
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
 _BUFFER_BYTES = 64 << 10
+_GATHER_BYTES_MIN = 64 << 10  # Smaller bodies are copied behind their header.
 # The answer to a batch has the ids of all its messages in its header.
 _LIMITS = FrameLimits(frame_bytes_max=FRAME_BYTES_MAX, header_bytes_max=FRAME_BYTES_MAX)
 
@@ -58,11 +65,29 @@ class Wire:
         command.opaque = self._opaque
         self._asked.append(self._opaque)
         try:
-            self._socket.sendall(encode_frames([command]))
+            self._send(command)
         except TimeoutError as error:
             raise CallTimeout(self.address, self._access.timeout_ms) from error
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
+
+    def _send(self, command: Command) -> None:
+        body = command.body
+        size = len(body)
+        if not _GATHER_BYTES_MIN <= size <= FRAME_BYTES_MAX - HEADER_BYTES_MAX:
+            self._socket.sendall(encode_frames([command]))
+            return
+        # A body of megabytes goes out from where it lies.
+        command.body = b""
+        frame = encode_frames([command])
+        length = int.from_bytes(frame[:_LENGTH_BYTES], "big") + size
+        head = length.to_bytes(_LENGTH_BYTES, "big") + frame[_LENGTH_BYTES:]
+        sent = self._socket.sendmsg([head, body])
+        if sent < len(head):
+            self._socket.sendall(head[sent:])
+            sent = len(head)
+        if sent < len(head) + size:
+            self._socket.sendall(memoryview(body)[sent - len(head) :])
 
     def answer(self) -> Command:
         """The answer to the oldest request that has none yet; raises TransportError.

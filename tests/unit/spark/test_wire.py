@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from skylark.errors import CallTimeout, ConnectionLost, TransportError
+from skylark.errors import CallTimeout, ConnectionLost, LocalProtocolError, TransportError
 from skylark.protocol.command import Command
 from skylark.protocol.frame import encode_frames
 from skylark.spark import wire as wires
@@ -27,7 +27,13 @@ class FakeSocket:
         pass
 
     def sendall(self, data):
-        self.sent += data
+        self.sent += bytes(data)
+
+    def sendmsg(self, buffers):
+        data = b"".join(buffers)
+        size = min(len(data), self.rng.randint(1, self.pieces))
+        self.sent += data[:size]
+        return size
 
     def recv_into(self, view):
         if not self.content:
@@ -64,6 +70,24 @@ def test_answers_come_in_the_order_of_asking_in_whatever_pieces(monkeypatch, see
         wire.ask(11, {})
     for number in (1, 2, 3):
         assert bytes(wire.answer().body) == bodies[number]
+
+
+@pytest.mark.parametrize("pieces", [5, 300, 100_000, 1 << 30])
+@pytest.mark.parametrize("size", [0, 10, (64 << 10) - 1, 64 << 10, 200_000])
+def test_a_request_is_one_frame_whatever_part_of_it_the_socket_takes(monkeypatch, pieces, size):
+    wire = make_wire(monkeypatch, pieces=pieces, seed=size)
+    body = random.Random(size).randbytes(size)
+    wire.ask(320, {"b": "T"}, body)
+    sent = Command.request(320, {"b": "T"}, body)
+    sent.opaque = 1
+    assert wire._socket.sent == encode_frames([sent])
+
+
+def test_a_request_that_no_frame_can_hold_is_not_sent(monkeypatch):
+    wire = make_wire(monkeypatch)
+    with pytest.raises(LocalProtocolError, match="fit"):
+        wire.ask(320, {}, bytes(16 << 20))
+    assert not wire._socket.sent
 
 
 def test_a_body_stays_good_while_the_next_request_goes_out(monkeypatch):
