@@ -45,6 +45,7 @@ class _FilesTogether(LoadScopeScheduling):
         return "spark" if file in _ON_SPARK else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are spread over the workers."""
     return _FilesTogether(config, log)
