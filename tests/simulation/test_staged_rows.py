@@ -20,9 +20,10 @@ from skylark.broker.staging import (
 )
 from skylark.errors import BrokerError
 from skylark.model.topic import STAGED_TOPIC
+from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.record import decode_record, pack_host
-from skylark.store import FlushDiskType, MessageStore, PutMessage
+from skylark.store import FlushDiskType, MessageStore, PutEntries, PutMessage
 from skylark.testing.files import SimFiles
 from skylark.testing.stores import TINY, HandClock
 
@@ -72,6 +73,12 @@ class World:
         self.store.end_flush(work)
 
     def stage(self, key: GroupKey, first: int, bodies: list[bytes]) -> None:
+        """Stage rows; those of every other task as plain entries, as most are that come."""
+        queues = {len(body) % 3 for body in bodies}
+        if key.task % 2 == 0 and len(queues) == 1:
+            batch = entries_of(bodies, queues.pop())
+            if self.service.stage_entries(key, first, batch) is not None:
+                return
         self.service.stage(
             key,
             first,
@@ -99,6 +106,11 @@ class World:
                 assert message.properties["k"] == "v"
                 found.append((message.body, message.properties[ROW_PROPERTY]))
         return found
+
+
+def entries_of(bodies: list[bytes], queue_id: int) -> PutEntries:
+    entries = encode_batch([BatchEntry(body) for body in bodies])
+    return PutEntries("Real", queue_id, entries, b"k\x01v", 1, HOST, HOST)
 
 
 def rows(batch: int, task: int, count: int = 5) -> list[bytes]:
@@ -355,3 +367,34 @@ def test_a_cut_append_is_completed_and_not_repeated(monkeypatch: pytest.MonkeyPa
         world.apply(known)
         assert sorted(body for body, _ in world.visible()) == sorted(rows(0, 0, 6))
     assert cut, "no append was cut: the test does not test anything"
+
+
+def test_entries_are_staged_as_the_same_rows_one_by_one_are() -> None:
+    short, long = World(), World()
+    bodies = [b"one", b"two", b"six"]
+    messages = [PutMessage("Real", 0, body, b"k\x01v", 1, HOST, HOST) for body in bodies]
+    for world in (short, long):  # The queue of staged rows is made by the first of them.
+        world.service.stage(key(task=9), 0, messages)
+    assert short.service.stage_entries(key(), 0, entries_of(bodies, 0)) is not None
+    assert long.service.stage(key(), 0, messages) == long.store.log.appended
+    assert short.store.log.appended == long.store.log.appended
+    end = long.store.log.appended
+    assert short.store.log.read(0, end) == long.store.log.read(0, end)
+    assert short.service._groups == long.service._groups
+
+
+def test_entries_that_do_not_follow_are_left_to_be_looked_at() -> None:
+    world = World()
+    bodies = [b"one", b"two", b"six"]
+    assert world.service.stage_entries(key(), 0, entries_of(bodies, 0)) is None  # No queue yet.
+    world.stage(key(), 0, bodies)
+    end = world.store.log.appended
+    for first in (0, 1, 4):
+        assert world.service.stage_entries(key(), first, entries_of(bodies, 0)) is None
+    assert world.store.log.appended == end
+    assert world.service.stage_entries(key(), 3, entries_of(bodies, 0)) == world.store.log.appended
+    decision, _ = world.service.decide(Decision("sink", 0, {0: ("a", 6)}, {}))
+    world.apply(decision)
+    assert [body for body, _ in world.visible()] == bodies * 2
+    with pytest.raises(BrokerError, match="decided already"):
+        world.service.stage_entries(key(), 6, entries_of(bodies, 0))

@@ -38,7 +38,7 @@ from ..model.topic import STAGED_TOPIC
 from ..protocol.codes import ResponseCode
 from ..protocol.properties import LazyProperties, encode_properties, parse_properties
 from ..protocol.record import decode_record, decode_records, pack_host
-from ..store import MessageStore, PutMessage, PutStatus
+from ..store import MessageStore, PutEntries, PutMessage, PutStatus
 from .identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -156,18 +156,23 @@ def _illegal(problem: str) -> BrokerError:
     return BrokerError(ResponseCode.MESSAGE_ILLEGAL, problem)
 
 
+def _mark_of(topic: str, queue_id: int, stage: str) -> bytes:
+    """What is put behind the properties of a row: whose it is, and where it goes."""
+    return b"\x02" + encode_properties(
+        {
+            STAGE_PROPERTY: stage,
+            Property.REAL_TOPIC: topic,
+            Property.REAL_QID: str(queue_id),
+        }
+    )
+
+
 def _hidden(row: PutMessage, stage: str, marks: dict[tuple[str, int], bytes]) -> PutMessage:
     """A row where nobody sees it; marks keeps what is the same for many."""
     place = row.topic, row.queue_id
     mark = marks.get(place)
     if mark is None:
-        mark = marks[place] = b"\x02" + encode_properties(
-            {
-                STAGE_PROPERTY: stage,
-                Property.REAL_TOPIC: row.topic,
-                Property.REAL_QID: str(row.queue_id),
-            }
-        )
+        mark = marks[place] = _mark_of(row.topic, row.queue_id, stage)
     return PutMessage(STAGED_TOPIC, ROWS_QUEUE, row.body, row.properties + mark, *row[4:])
 
 
@@ -279,18 +284,7 @@ class StagingService:
         A request that comes again, because its answer was lost, changes nothing; one of which a
         crash has kept only the first rows goes on behind them.
         """
-        decision = self._decisions.get(key.sink)
-        if decision is not None and key.batch <= decision.batch:
-            raise BrokerError(
-                ResponseCode.TRANSACTION_FAILED,
-                f"batch {key.batch} of sink {key.sink} is decided already; ask for its decision",
-            )
-        if key not in self._groups and len(self._groups) >= GROUPS_MAX:
-            raise BrokerError(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{len(self._groups)} groups of staged rows are in doubt already",
-            )
-        there = self._groups[key].rows if key in self._groups else 0
+        there = self._rows_of(key)
         if first + len(rows) <= there:
             return self._store.log.appended
         if first > there:
@@ -310,6 +304,40 @@ class StagingService:
         now_ms = self._clock.now_ms()
         self._note(key, place.queue_offset, len(rows), place.physical_offset, now_ms)
         return results[-1].end
+
+    def stage_entries(self, key: GroupKey, first: int, batch: PutEntries) -> int | None:
+        """Do as stage() does with rows that are plain and follow those that are here.
+
+        None, and nothing is done, where stage() has to look at them.
+        """
+        if first != self._rows_of(key):
+            return None
+        mark = _mark_of(batch.topic, batch.queue_id, str(key))
+        stored = self._store.put_entries(
+            batch._replace(
+                topic=STAGED_TOPIC, queue_id=ROWS_QUEUE, properties=batch.properties + mark
+            )
+        )
+        if stored is None:
+            return None
+        offsets = stored.physical_offsets
+        self._note(key, stored.queue_offset, len(offsets), offsets[0], self._clock.now_ms())
+        return stored.end
+
+    def _rows_of(self, key: GroupKey) -> int:
+        """How many rows of a group are here; raises BrokerError if it takes no more."""
+        decision = self._decisions.get(key.sink)
+        if decision is not None and key.batch <= decision.batch:
+            raise BrokerError(
+                ResponseCode.TRANSACTION_FAILED,
+                f"batch {key.batch} of sink {key.sink} is decided already; ask for its decision",
+            )
+        if key not in self._groups and len(self._groups) >= GROUPS_MAX:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{len(self._groups)} groups of staged rows are in doubt already",
+            )
+        return self._groups[key].rows if key in self._groups else 0
 
     def _note(
         self, key: GroupKey, queue_offset: int, count: int, physical_offset: int, at_ms: int

@@ -451,28 +451,22 @@ class SendProcessor:
     # Batches.
 
     def _send_batch(self, command: Command, header: _Header, born_host: bytes) -> Stored:
-        batch = self._read_batch(command, header, born_host)
+        batch = self.read_batch(command, header, born_host)
         name = batch.topic
-        if b"TIMER_" not in batch.properties and fast_path.plain_entries(batch.entries):
+        if self.is_plain(batch):
             stored = self._store.put_entries(batch)
             if stored is not None:
                 self._observer.stored(name, len(stored.physical_offsets), stored.size_bytes)
                 first = PutResult(PutStatus.PUT_OK, stored.physical_offsets[0], stored.queue_offset)
                 return Stored(command, batch.queue_id, first, stored.end, stored.physical_offsets)
-        results = self._store.put_group(self._messages_of(batch))
+        results = self._store.put_group(self.messages_of(batch))
         if results[0].status is PutStatus.PUT_OK:
             size_bytes = sum(result.size_bytes for result in results)
             self._observer.stored(name, len(results), size_bytes)
         offsets = array("q", [result.physical_offset for result in results])
         return Stored(command, batch.queue_id, results[0], results[-1].end, offsets)
 
-    def batch_messages(
-        self, command: Command, header: _Header, born_host: bytes
-    ) -> list[PutMessage]:
-        """Check a batch; what to append."""
-        return self._messages_of(self._read_batch(command, header, born_host))
-
-    def _read_batch(self, command: Command, header: _Header, born_host: bytes) -> PutEntries:
+    def read_batch(self, command: Command, header: _Header, born_host: bytes) -> PutEntries:
         """Check a batch but for its entries, and say what these have in common."""
         topic = self.checked_topic(header)
         queue_id = self._checked_queue(topic, header.queue_id)
@@ -500,7 +494,12 @@ class SendProcessor:
             header.reconsume_times or 0,
         )
 
-    def _messages_of(self, batch: PutEntries) -> list[PutMessage]:
+    @staticmethod
+    def is_plain(batch: PutEntries) -> bool:
+        """Whether the entries of a batch can be stored as they are."""
+        return b"TIMER_" not in batch.properties and fast_path.plain_entries(batch.entries)
+
+    def messages_of(self, batch: PutEntries) -> list[PutMessage]:
         """The entries of a batch one by one, checked."""
         try:
             entries = decode_batch(batch.entries)

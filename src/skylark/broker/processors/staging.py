@@ -65,10 +65,16 @@ class StagingProcessor:
         )
         command = Command.request(RequestCode.SEND_BATCH_MESSAGE, body=request.body)
         try:
-            rows = self._sends.batch_messages(command, as_sent, self._identity.born_host(peer))
+            batch = self._sends.read_batch(command, as_sent, self._identity.born_host(peer))
+            end = None
+            if self._sends.is_plain(batch):
+                end = self._staging.stage_entries(key, header.first_row, batch)
+            if end is None:
+                rows = self._sends.messages_of(batch)
+                end = self._staging.stage(key, header.first_row, rows)
         except (InvalidBatch, InvalidBody, InvalidName) as error:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        await self._wait_safe(self._staging.stage(key, header.first_row, rows))
+        await self._wait_safe(end)
         return Response()
 
     async def decide(self, request: Request[None], peer: Peer) -> Response:
