@@ -22,14 +22,16 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
-# These share one JVM, and two of them at once would only be in each other's way.
-_ON_SPARK = frozenset(
-    f"integration/test_{name}.py"
-    for name in (
-        "spark", "spark_archive", "spark_exactly_once", "spark_metrics", "pipelines",
-        "pipeline_demo",
-    )
-)  # fmt: skip
+# Two on one worker are not in each other's way: those of the first group share one JVM, those of
+# the second start processes with a JVM of their own.
+_GROUPS = {
+    f"integration/test_{name}.py": group
+    for group, names in {
+        "spark": ("spark", "spark_archive", "spark_metrics", "pipelines"),
+        "spark processes": ("spark_exactly_once", "pipeline_kills", "pipeline_demo"),
+    }.items()
+    for name in names
+}
 
 
 def _file(nodeid: str) -> str:
@@ -38,11 +40,11 @@ def _file(nodeid: str) -> str:
 
 
 class _FilesTogether(LoadScopeScheduling):
-    """Keeps the tests of a file on one worker, and all those on Spark."""
+    """Keeps the tests of a file on one worker, and those of a group."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return "spark" if file in _ON_SPARK else file
+        return _GROUPS.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         file = _file(item.nodeid)
         folder = file.partition("/")[0]
-        if file in _ON_SPARK:
+        if file in _GROUPS:
             return -1
         return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -260,98 +256,21 @@ def test_an_archive_and_its_topic_are_one_stream(
     send(80, 10)
     run_once(spark, spec)
     assert bodies(spark, cluster, "WholeTopic") == Counter(str(n) for n in range(90))
-
-
-# Processes that are killed.
-
-
-@pytest.fixture
-def command(
-    cluster: Cluster, directory: RunDirectory
-) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a command of ours as a process."""
-    started = []
-
-    def start(*words: str, **environment: object) -> subprocess.Popen[bytes]:
-        texts = {name: str(value) for name, value in environment.items()}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skylark.cli", "pipeline", *words, "--conf", _JAVA_OPTIONS],
-            env={**os.environ, "NAMESRV_ADDR": cluster.address, **texts},
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def batch_of(directory: RunDirectory, name: str) -> int:
-    """How far a run is, as every terminal sees it."""
-    if name not in directory.names():
-        return -1
-    state = directory.read(name)
-    assert state.error is None, state.error
-    return max((sink.batch for sink in state.sinks.values() if sink.batch is not None), default=-1)
-
-
-KILLED = """\
-name: killed
-checkpoint: ${FOLDER}/state
-trigger: 0 seconds
-sources: {rows: {topic: KilledRows, startingOffsets: earliest, maxMessagesPerTrigger: "${STEP}"}}
-steps: {texts: select cast(body as string) as body from rows}
-sinks: {out: {topic: KilledOut}}
-"""
-
-
-def test_a_run_that_is_killed_goes_on_with_nothing_missing_and_nothing_doubled(
-    spark: Any, cluster: Cluster, tmp_path: Path, directory: RunDirectory, command: Any
-) -> None:
-    cluster.send(Message("KilledRows", b"%d" % n) for n in range(600))
-    (tmp_path / "killed.yaml").write_text(KILLED)
-    environment = {"FOLDER": tmp_path, "STEP": 8}
-    process = command("run", str(tmp_path / "killed.yaml"), **environment)
-    wait_until(lambda: batch_of(directory, "killed") >= 2)
-    spec = loaded(cluster, tmp_path / "killed.yaml", FOLDER=tmp_path, STEP=600)
-    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on "):
-        run_once(spark, spec)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert directory.read("killed").status == "died"
-    run_once(spark, spec)
-    assert bodies(spark, cluster, "KilledOut") == Counter(str(n) for n in range(600))
-
-
-def test_a_replay_that_is_killed_goes_on_with_nothing_missing_and_nothing_doubled(
-    spark: Any, cluster: Cluster, tmp_path: Path, directory: RunDirectory, command: Any
-) -> None:
-    cluster.send(
-        Message("ReplayFrom", b"%d" % n, tag="AB"[n % 2], keys=[f"k{n}"]) for n in range(300)
+    # What is sent again says where it has been, whether it comes from files or from the log.
+    selection = replay.Selection(
+        "PastTopic", "PastAgain", cluster.address, cluster.address, str(tmp_path / "lake")
     )
-    words = ("replay", "ReplayFrom", "--to", "ReplayTo", "--tag", "A", "--yes", "--rate", "15")
-    process = command(*words, "--name", "again")
-    wait_until(lambda: batch_of(directory, "again") >= 1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    state = directory.read("again")
-    assert (state.status, state.rows_total) == ("died", 150)
-    selection = replay.Selection(**state.flags["selection"])
-    folder = Path(state.checkpoint)
-    chosen = replay.choose(spark, selection, folder)
-    assert 0 < chosen.sent(replay.batches_done(folder)) < 150 == chosen.total
-    run_once(spark, replay.as_pipeline("again", selection, folder))
-    found = rows(spark, cluster, "ReplayTo")
-    originals = {row.message_id: row for row in rows(spark, cluster, "ReplayFrom")}
-    assert Counter(row.properties["REPLAY_ID"] for row in found) == Counter(
-        id for id, row in originals.items() if row.tag == "A"
-    )
+    assert replay.preview(spark, selection).messages == 90
+    chosen = replay.choose(spark, selection, tmp_path / "again")
+    run_once(spark, replay.as_pipeline("again", selection, tmp_path / "again"))
+    assert chosen.total == 90
+    originals = {row.message_id: row for row in rows(spark, cluster, "PastTopic")}
+    found = rows(spark, cluster, "PastAgain")
+    assert Counter(row.properties["REPLAY_ID"] for row in found) == Counter(list(originals))
     for row in found:
         original = originals[row.properties["REPLAY_ID"]]
-        assert (row.body, row.tag, row["keys"]) == (original.body, "A", original["keys"])
-        place = f"ReplayFrom/{original.broker}/{original.queue_id}/{original.queue_offset}"
+        assert row.body == original.body
+        place = f"PastTopic/{original.broker}/{original.queue_id}/{original.queue_offset}"
         assert row.properties["REPLAY_FROM"] == place
 
 
@@ -383,4 +302,8 @@ def test_validating_runs_nothing(spark: Any, cluster: Cluster, orders: int, tmp_
     plan = Plan(spec, spark.newSession(), None)
     for sink in spec.sinks:
         plan.check_query(sink, plan.frame(sink))
+    with pytest.raises(SkylarkError):
+        plan.check_cluster(0)  # Nobody is there.
+    file.write_text(TWO_SINKS)
+    Plan(loaded(cluster, file, FOLDER=tmp_path), spark.newSession(), None).check_cluster(0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["two.yaml"]
