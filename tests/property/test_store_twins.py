@@ -108,7 +108,12 @@ class Side:
 def test_both_write_the_same_bytes_and_stop_at_the_same_places(batches, damage, is_ended):
     pure, fast = Side(append.PURE), Side(append.COMPILED)
     for batch in batches:
+        sizes = [side.source["group_size"](side.log, batch, side.queues) for side in (pure, fast)]
+        before = pure.log.write_at
         assert pure.append(batch) == fast.append(copy.deepcopy(batch))
+        assert sizes[0] == sizes[1]
+        # All were taken, unless the file was too small for them.
+        assert sizes[0] in (-1, pure.log.write_at - before) or sizes[0] + 8 > FILE_BYTES - before
     for side in (pure, fast):
         at = side.log.write_at
         if is_ended:

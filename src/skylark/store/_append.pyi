@@ -9,6 +9,7 @@ from .append import append_batch as append_batch
 from .append import append_entries as append_entries
 from .append import dispatch_records as dispatch_records
 from .append import gather as gather
+from .append import group_size as group_size
 from .append import restore_slots as restore_slots
 from .append import scan_records as scan_records
 

@@ -347,6 +347,58 @@ cdef inline void _set(object target, Py_ssize_t at, object value):
     PyTuple_SET_ITEM(target, at, value)
 
 
+def group_size(LogCursor log not None, messages, dict queues not None):
+    """See append.group_size."""
+    cdef Py_ssize_t topic_size = 0, body_size, born_size, store_size, size
+    cdef int64_t total = 0, flag, sys_flag, reconsume_times, number
+    cdef PyObject *found
+    for message in messages:
+        if not PyTuple_Check(message) or PyTuple_GET_SIZE(message) != MESSAGE_FIELDS:
+            raise TypeError("a PutMessage is needed")
+        topic = <object>PyTuple_GET_ITEM(message, 0)
+        found = PyDict_GetItem(queues, topic)
+        if found == NULL or type(<object>found) is not dict:
+            return -1
+        if PyDict_GetItem(<object>found, <object>PyTuple_GET_ITEM(message, 1)) == NULL:
+            return -1
+        PyUnicode_AsUTF8AndSize(topic, &topic_size)
+        body = <object>PyTuple_GET_ITEM(message, 2)
+        properties = <object>PyTuple_GET_ITEM(message, 3)
+        born_host = <object>PyTuple_GET_ITEM(message, 5)
+        store_host = <object>PyTuple_GET_ITEM(message, 6)
+        if not (
+            PyBytes_CheckExact(properties) and PyBytes_CheckExact(born_host)
+            and PyBytes_CheckExact(store_host)
+        ):
+            raise TypeError("properties and hosts of a PutMessage are bytes")
+        born_size = PyBytes_GET_SIZE(born_host)
+        store_size = PyBytes_GET_SIZE(store_host)
+        body_size = len(body)
+        try:
+            number = <object>PyTuple_GET_ITEM(message, 4)
+            flag = <object>PyTuple_GET_ITEM(message, 7)
+            sys_flag = <object>PyTuple_GET_ITEM(message, 8)
+            reconsume_times = <object>PyTuple_GET_ITEM(message, 9)
+            number = <object>PyTuple_GET_ITEM(message, 10)
+        except OverflowError:
+            return -1
+        size = (
+            FIXED_SIZE - 16 + born_size + store_size + body_size + topic_size
+            + PyBytes_GET_SIZE(properties)
+        )
+        if (
+            PyBytes_GET_SIZE(properties) > PROPERTIES_BYTES_MAX
+            or (born_size != 8 and born_size != 20) or (store_size != 8 and store_size != 20)
+            or not 0 < topic_size <= 127
+            or flag != <int32_t>flag or sys_flag != <int32_t>sys_flag
+            or reconsume_times != <int32_t>reconsume_times
+            or body_size > log.body_max or size > log.record_max
+        ):
+            return -1
+        total += size
+    return total
+
+
 cdef inline Py_ssize_t _joined(Text own, Py_ssize_t common_size) noexcept nogil:
     """The size of an entry's properties with those that all entries get."""
     if own.size > 0 and common_size > 0 and own.at[own.size - 1] != 2:

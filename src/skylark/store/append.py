@@ -6,6 +6,7 @@ record) they leave to the caller: they stop before it and say where. So the comp
 _append.pyx and this specification need to agree on little, and the rare cases are written once.
 
     append_batch      messages -> records in the commit log, queue offsets assigned on the way
+    group_size        what messages will take as records, if nothing is the matter with them
     append_entries    a client's batch, as it came -> the same, all of it or nothing
     dispatch_records  records -> consume queue entries and index entries
     gather            consume queue entries -> the records of a pull
@@ -311,6 +312,22 @@ def append_batch(
 
 
 append_batch_pure = append_batch
+
+
+def group_size(log: LogCursor, messages: Sequence[PutMessage], queues: QueueTable) -> int:
+    """The size of the records that messages will become; -1 where the caller must look at them.
+
+    That is: one does not keep the limits, or its queue is unknown.
+    """
+    total = 0
+    for message in messages:
+        size = message_size(message)
+        if message.queue_id not in queues.get(message.topic, {}) or not is_storable(
+            log, message, size
+        ):
+            return -1
+        total += size
+    return total
 
 
 def append_entries(
@@ -721,6 +738,7 @@ PURE: dict[str, Any] = {
     "QueueCursor": QueueCursor,
     "IndexCursor": IndexCursor,
     "append_batch": append_batch,
+    "group_size": group_size,
     "append_entries": append_entries,
     "dispatch_records": dispatch_records,
     "gather": gather,

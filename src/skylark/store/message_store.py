@@ -418,15 +418,9 @@ class MessageStore:
         if not self.is_writable:
             return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE)] * len(messages)
         refusal = None
-        total = 0
-        table, cursor = self.queues.table, self.log.cursor
-        for message in messages:
-            size = message_size(message)
-            total += size
-            if refusal is None and not is_storable(cursor, message, size):
-                refusal = self._refusal(message)
-            if refusal is None and message.queue_id not in table.get(message.topic, {}):
-                refusal = self._make_queue(message)
+        total = append.group_size(self.log.cursor, messages, self.queues.table)
+        if total < 0:
+            total, refusal = self._look_at(messages)
         if refusal is None and total > self.config.mapped_file_size_commit_log - 8:
             refusal = PutStatus.MESSAGE_ILLEGAL
         if refusal is None and not self.log.fits(total):
@@ -441,6 +435,20 @@ class MessageStore:
         assert at == len(messages)
         self._after_append(stored_at_ms)
         return results
+
+    def _look_at(self, messages: Sequence[PutMessage]) -> tuple[int, PutStatus | None]:
+        """The size of a group's records, and why it is refused; makes the queues it needs."""
+        refusal = None
+        total = 0
+        table, cursor = self.queues.table, self.log.cursor
+        for message in messages:
+            size = message_size(message)
+            total += size
+            if refusal is None and not is_storable(cursor, message, size):
+                refusal = self._refusal(message)
+            if refusal is None and message.queue_id not in table.get(message.topic, {}):
+                refusal = self._make_queue(message)
+        return total, refusal
 
     def put_entries(self, batch: PutEntries) -> EntriesResult | None:
         """Append the messages of one client batch as put_group does, in the ordinary case.

@@ -195,6 +195,38 @@ def test_without_a_file_nothing_is_appended(kit):
     assert kit.append([make_message()]) == (0, [])
 
 
+def test_the_size_of_a_group_is_that_of_its_records(kit):
+    kit.queue()
+    messages = [make_message(body=bytes(n), keys="k" * n) for n in (0, 10, 200)]
+    size = kit.source["group_size"](kit.log, messages, kit.queues)
+    assert kit.append(messages)[0] == 3
+    assert size == kit.log.write_at
+    assert kit.source["group_size"](kit.log, [], kit.queues) == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic": "Unknown"},
+        {"queue_id": 1},
+        {"body": bytes(1001)},
+        {"body": bytes(1000), "properties": b"a\x01" + bytes(1000)},
+        {"properties": bytes(32_768)},
+        {"born_host": b"short"},
+        {"store_host": b"short"},
+        {"flag": 1 << 31},
+        {"sys_flag": 1 << 31},
+        {"reconsume_times": 1 << 31},
+        {"born_at_ms": 1 << 63},
+        {"prepared_transaction_offset": 1 << 63},
+    ],
+)
+def test_a_group_with_an_unusual_message_has_no_size(kit, changes):
+    kit.queue()
+    messages = [make_message(), make_message()._replace(**changes)]
+    assert kit.source["group_size"](kit.log, messages, kit.queues) == -1
+
+
 # Appending a client's batch.
 
 ENTRIES = (
