@@ -132,9 +132,12 @@ class Link(asyncio.Protocol):
         self._is_server = is_server
         self._tls = tls
         self._is_detected = not is_server
+        frame_bytes_max = config.frame_bytes_max
         self._connection: Connection[asyncio.Future[Command]] = Connection(
             FrameLimits(
-                frame_bytes_max=config.frame_bytes_max, header_bytes_max=config.header_bytes_max
+                frame_bytes_max=frame_bytes_max,
+                # The answer to a batch has the ids of all its messages in its header.
+                header_bytes_max=config.header_bytes_max if is_server else frame_bytes_max,
             )
         )
         self._loop = asyncio.get_running_loop()

@@ -181,6 +181,21 @@ def test_a_batch_that_does_not_fit_goes_to_the_next_file_whole(world: BrokerWorl
     world.run(main)
 
 
+def test_the_answer_to_a_batch_of_thousands_names_them_all(world: BrokerWorld) -> None:
+    """In its header, which is then larger than a request's may be."""
+
+    async def main() -> None:
+        async with world.serving(
+            mapped_file_size_commit_log=1 << 20, max_message_size=1 << 18
+        ) as client:
+            body = encode_batch([BatchEntry(b"%d" % number) for number in range(3_000)])
+            for _ in range(2):
+                answer = await client.send("T", body, batch=True)
+                assert len(set(answer.fields["msgId"].split(","))) == 3_000
+
+    world.run(main)
+
+
 def test_the_batch_flag_decides_and_not_the_request_code(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.serving() as client:
