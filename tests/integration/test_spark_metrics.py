@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from prometheus_client import CollectorRegistry, generate_latest
-from spark_world import Cluster, start_spark
+from spark_world import SPARKS_WARNINGS, Cluster
 
 import skylark
 from skylark.model.message import Message
@@ -41,30 +41,7 @@ JAVAS_TRACES = (
 )
 IMPORTED = ("pipelines/logs/minutes.py", "pipelines/cdc/change_log.py")
 
-# Spark's own Python leaves sockets to the collector; none of that is ours.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("up"))
-    cluster.start()
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    spark = start_spark(tmp_path_factory.mktemp("warehouse"))
-    yield spark
-    spark.stop()
+pytestmark = SPARKS_WARNINGS
 
 
 async def produce(address: str, count: int) -> None:
