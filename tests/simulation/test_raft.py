@@ -166,6 +166,35 @@ def test_leadership_is_handed_over_to_one_that_has_everything() -> None:
     world.check_nothing_lost()
 
 
+def test_a_leader_whose_successor_is_not_heard_of_is_elected_anew() -> None:
+    """The leave that it gave may arrive late, and is good in its old term: it needs a new one."""
+    world = calm()
+    leader = world.leader
+    assert leader is not None
+    raft = leader.raft
+    assert raft is not None
+    to = next(number for number in world.nodes if number != leader.number)
+    term = raft.term
+    raft.transfer(to)
+    world.cuts.add((leader.number, to))
+    world.work(leader)
+    began_ms = world.now_ms
+    while raft.lease_ticks == 0:
+        world.run_until(world.now_ms + 10)
+        assert world.now_ms - began_ms < 10 * TICK_MS, "it waited for a time-out"
+    assert (world.leader, raft.term) == (leader, term + 1)
+    world.heal()
+    assert world.propose()
+    world.run_until(world.now_ms + 1_000)
+    world.check_nothing_lost()
+    assert world.leader is leader
+
+
+@pytest.mark.parametrize("seed", [30_000_004_463, 30_000_005_399, 40_000_003_918, 40_000_007_300])
+def test_leave_to_lead_that_arrives_late_makes_no_second_lease(seed: int) -> None:
+    run(seed, 5 if seed % 3 == 0 else 3)
+
+
 def test_all_lose_power_at_once_and_nothing_agreed_is_lost() -> None:
     world = calm(5)
     for _ in range(3):

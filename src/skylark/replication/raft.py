@@ -26,7 +26,8 @@ Beyond the paper:
     check quorum    a leader that hears of no majority within an election time-out steps down
     lease           as long as a majority has answered what was sent within that time, nobody else
                     can have been elected
-    transfer        a leader that stops hands over to one that has everything
+    transfer        a leader that stops hands over to one that has everything; if that is not heard
+                    of again, it has itself elected anew, as it has given its word away
     lost disks      a member without its state asks all others before it votes; see ADR 0026
 
 Time is counted in ticks, which come from a monotonic clock.
@@ -133,6 +134,7 @@ class Raft:
         self._timeout = 0
         self._transfer_to: str | None = None
         self._transfer_until = 0
+        self._has_let_go = False  # Somebody may be elected in spite of us.
         self._life = rng.getrandbits(62)  # Tells our questions from those of an earlier life.
         self._told: dict[str, Told] = {}
         self._steps: dict[Kind, Callable[[Message], None]] = {
@@ -171,7 +173,7 @@ class Raft:
     @property
     def lease_ticks(self) -> int:
         """For how many ticks from now on nobody else can lead; none while it hands over."""
-        if not self.is_settled or self._transfer_to is not None:
+        if not self.is_settled or self._transfer_to is not None or self._has_let_go:
             return 0
         # A tick of those who answer may have begun before ours, and clocks differ a little.
         return max(0, self._election_ticks - 2 - (self._ticks - self._quorum_beat()))
@@ -223,12 +225,25 @@ class Raft:
     def _tick_as_leader(self) -> None:
         if self._transfer_to is not None and self._ticks >= self._transfer_until:
             self._transfer_to = None  # It has taken too long.
+            if self._has_let_go:
+                self._lead_anew()
+                return
         if self._ticks - max(self._quorum_beat(), self._led_since) >= self._election_ticks:
             self._become_follower(self.term, None)
         elif self._elapsed >= self._heartbeat_ticks:
             self._elapsed = 0
             for peer in self.peers:
                 self._send_append(peer, is_heartbeat=True)
+
+    def _lead_anew(self) -> None:
+        """Take leadership back, which takes a term of its own.
+
+        The leave that was given to another one may arrive at any time, and is good in this term.
+        """
+        if self._may_campaign:
+            self._campaign(is_transfer=True)
+        else:
+            self._become_follower(self.term, None)
 
     def grew(self) -> None:
         """The leader's log is longer."""
@@ -380,7 +395,7 @@ class Raft:
         self.role, self.leader = Role.LEADER, self.id
         self._elapsed = 0
         self._led_since = self._ticks
-        self._transfer_to = None
+        self._transfer_to, self._has_let_go = None, False
         last = self.log.last
         self.peers = {member: Peer(last) for member in self.others}
         # Records of former terms are committed through one of this term, never by counting them.
@@ -491,6 +506,7 @@ class Raft:
     def _maybe_transfer(self) -> None:
         to = self._transfer_to
         if to is not None and self.peers[to].match == self.log.last:
+            self._has_let_go = True
             self._send(Kind.TIMEOUT_NOW, to)
 
     # The log, as a follower.
