@@ -5,11 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
-JOBS ?= 2
+# Tests wait for timers, disks and other processes much of their time, so do Apache's programs.
+JOBS ?= 3
+INTEROP_JOBS ?= 3
 # What stays together, and what starts first, is said in tests/conftest.py.
 SPREAD := --dist loadscope --no-loadscope-reorder
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 # Apache's programs spend much of their time waiting for each other.
+INTEROP_# Tests wait for timers, disks and other processes much of their time, so do Apache's programs.
+JOBS ?= 3
 INTEROP_JOBS ?= 3
 
 .PHONY: install demo test lint check bench interop campaign fuzz docs format clean
