@@ -11,10 +11,6 @@ INTEROP_JOBS ?= 3
 # What stays together, and what starts first, is said in tests/conftest.py.
 SPREAD := --dist loadscope --no-loadscope-reorder
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
-# Apache's programs spend much of their time waiting for each other.
-INTEROP_# Tests wait for timers, disks and other processes much of their time, so do Apache's programs.
-JOBS ?= 3
-INTEROP_JOBS ?= 3
 
 .PHONY: install demo test lint check bench interop campaign fuzz docs format clean
 
