@@ -239,7 +239,8 @@ def transaction_run(seed: int) -> transaction_crashes.Story:
 
 
 def spark(seed: int) -> dict[str, Any]:
-    outcome = _killed(SPARK_CHAIN, seed, "--kills", "50", "--rows", "10000")
+    # Now and then a victim is gone before it is killed: a few more than are promised.
+    outcome = _killed(SPARK_CHAIN, seed, "--kills", "52", "--rows", "10000")
     outcome.pop("seconds", None)
     return outcome
 
