@@ -31,7 +31,7 @@ SAYS = {
     "pull_consumer.py": ["^50 messages read, and every queue's offset committed$"],
     "lite_pull_consumer.py": ["^20 read and committed$", r"^back at the start .*: \d+ kWh$"],
     "broadcast.py": [r"^3 members got 10 messages each: \{0: 10, 1: 10, 2: 10\}$"],
-    "delayed.py": [r"^level 0 came after 0\.\d s$", r"^level 1 came after [01]\.\d s$"],
+    "delayed.py": [r"^level 0 came after \d+\.\d s$", r"^level 1 came after \d+\.\d s$"],
     "timers.py": [
         r"^\d+ wait, the last until ", "^came: after a while, at a time, not in a year, tick$",
     ],
