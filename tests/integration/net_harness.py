@@ -130,7 +130,7 @@ class Raw:
         return rest
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
     """Poll until something is so."""
     async with asyncio.timeout(timeout_s):
         while not condition():
