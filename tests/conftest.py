@@ -22,6 +22,7 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
+_WITH_SERVERS = ("interop/", "integration/")
 # Two on one worker are not in each other's way: those of the first group share one JVM, those of
 # the second start processes with a JVM of their own.
 _GROUPS = {
@@ -39,18 +40,18 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0].removeprefix("tests/")
 
 
-class _FilesTogether(LoadScopeScheduling):
-    """Keeps the tests of a file on one worker, and those of a group."""
+class _ServersTogether(LoadScopeScheduling):
+    """Keeps tests that share servers on one worker: those of a file, or of a group."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return _GROUPS.get(file, file)
+        return _GROUPS.get(file, file if file.startswith(_WITH_SERVERS) else nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are spread over the workers."""
-    return _FilesTogether(config, log)
+    return _ServersTogether(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
