@@ -8,6 +8,7 @@ whatever the length of its range.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EMPTY_PULLS_MAX = 10_000
+_QUEUE_OFFSET = struct.Struct(">20xq")  # In front of a record; see protocol/record.py.
+
+
+def _first_offset(body: bytes | memoryview) -> int:
+    """The queue offset of the first record of an answer; 0 if there is none."""
+    return int(_QUEUE_OFFSET.unpack_from(body)[0]) if len(body) >= _QUEUE_OFFSET.size else 0
 
 
 class RangeReader:
@@ -84,7 +91,11 @@ class RangeReader:
             return None
         if code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY):
             raise BrokerError(code, answer.remark, address)
-        self.at = min(max(self.at, int(answer.fields["nextBeginOffset"])), self._until)
+        following = int(answer.fields["nextBeginOffset"])
+        if self._options.filter == "*":
+            # A broker whose retention is at work passes over what it has just removed.
+            self._require_at(_first_offset(answer.body) if code == 0 else following)
+        self.at = min(max(self.at, following), self._until)
         if self.at < self._until:
             try:
                 self._asked = self._ask()
@@ -106,6 +117,11 @@ class RangeReader:
         )
         self._cluster.wire(address).ask(RequestCode.PULL_MESSAGE, fields)
         return address
+
+    def _require_at(self, first: int) -> None:
+        """Without a filter an answer begins where it was asked to, or something is lost."""
+        if self.at < min(first, self._until):
+            self._moved(first, first)
 
     def _moved(self, first: int, last: int) -> None:
         """The offset is not there: its messages were removed, or the queue has become shorter."""

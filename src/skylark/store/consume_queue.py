@@ -392,20 +392,20 @@ class ConsumeQueue:
 
     def update_min(self, log_start: int) -> None:
         """Move the oldest readable offset past records that the commit log has dropped."""
-        if not self.mapped.files:
-            return
-        file = self.mapped.files[0]
-        low = max(self.min_at - file.start, 0) // ENTRY_BYTES
-        high = (min(file.end, self.cursor.write_at) - file.start) // ENTRY_BYTES
-        buffer = file.buffer
-        while low < high:  # Fillers have offset 0, so the order holds for them as well.
-            middle = (low + high) // 2
-            physical_offset, size, _ = ENTRY.unpack_from(buffer, middle * ENTRY_BYTES)
-            if physical_offset < log_start or size == FILLER_SIZE:
-                low = middle + 1
-            else:
-                high = middle
-        self.min_at = file.start + low * ENTRY_BYTES
+        for file in self.mapped.files:
+            low = max(self.min_at - file.start, 0) // ENTRY_BYTES
+            high = (min(file.end, self.cursor.write_at) - file.start) // ENTRY_BYTES
+            buffer = file.buffer
+            while low < high:  # Fillers have offset 0, so the order holds for them as well.
+                middle = (low + high) // 2
+                physical_offset, size, _ = ENTRY.unpack_from(buffer, middle * ENTRY_BYTES)
+                if physical_offset < log_start or size == FILLER_SIZE:
+                    low = middle + 1
+                else:
+                    high = middle
+            self.min_at = max(self.min_at, file.start + low * ENTRY_BYTES)
+            if self.min_at < file.end:
+                return
 
     def remove_before(self, log_start: int) -> int:
         """Delete leading files without a readable entry, never the last; return how many."""

@@ -759,6 +759,12 @@ class MessageStore:
             chunks, count, size, scanned, last_physical = gathered
             was_removed = False
         else:
+            if append.ENTRY.unpack_from(entries, at)[0] < self.log.start:
+                # Retention is at work, and has not told the queues yet: nothing is passed over.
+                queue.update_min(self.log.start)
+                first = queue.min_offset
+                if offset < first:
+                    return _empty(GetStatus.OFFSET_TOO_SMALL, first, first, last)
             reader = _CarefulReader(self, queue, limits, filter or MessageFilter())
             try:
                 reader.read(offset, entries, at, end)

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from skylark.errors import StoreUnreadable
-from skylark.store import DiskSpace, MessageStore, PutStatus
+from skylark.protocol.record import decode_records
+from skylark.store import DiskSpace, GetStatus, MessageStore, PutStatus
 from skylark.store.retention import Retention, judge
 from skylark.testing.files import SimFiles
 from skylark.testing.stores import TINY, HandClock, StoreModel, make_message
@@ -65,6 +66,21 @@ def test_expired_files_go_in_the_hour_of_delete_when_and_queues_follow():
     world.store.close()
     again = MessageStore.open(CONFIG, world.files, world.clock)
     world.model.check(again)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_nothing_is_passed_over_while_files_go_and_queues_are_not_told_yet(count):
+    """Who reads on where a file was must hear of it, or takes what follows for all there is."""
+    world = World()
+    for _ in range(count):
+        world.store.log.detach_first().remove()
+    found = world.store.get("TopicTest", 0, 0, 32)
+    assert found.status is GetStatus.OFFSET_TOO_SMALL
+    first = world.store.queues.get("TopicTest", 0).entry(found.next_offset)
+    assert first.physical_offset == world.store.log.start
+    assert found.min_offset == found.next_offset == world.store.min_offset("TopicTest", 0)
+    after = world.store.get("TopicTest", 0, found.next_offset, 1)
+    assert decode_records(after.body)[0].queue_offset == found.next_offset
 
 
 def test_at_other_hours_expired_files_wait_unless_asked_for():
