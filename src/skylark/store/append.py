@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidBatch, InvalidBody, InvalidRecord
 from ..model.message import Property
-from ..protocol.batch import decode_batch, join_properties
+from ..protocol.batch import BatchEntry, decode_batch, join_properties
 from ..protocol.crc import crc32
 from ..protocol.hashes import key_hash
 from ..protocol.record import (
@@ -120,6 +120,21 @@ class PutEntries(NamedTuple):
     store_host: bytes
     sys_flag: int = 0
     reconsume_times: int = 0
+
+    def message(self, entry: BatchEntry, properties: bytes) -> PutMessage:
+        """One of them by itself, with all its properties."""
+        return PutMessage(
+            self.topic,
+            self.queue_id,
+            entry.body,
+            properties,
+            self.born_at_ms,
+            self.born_host,
+            self.store_host,
+            entry.flag,
+            self.sys_flag,
+            self.reconsume_times,
+        )
 
 
 class EntriesResult(NamedTuple):
@@ -343,18 +358,7 @@ def append_entries(
         return None
     try:
         messages = [
-            PutMessage(
-                batch.topic,
-                batch.queue_id,
-                entry.body,
-                join_properties(entry.properties, batch.properties),
-                batch.born_at_ms,
-                batch.born_host,
-                batch.store_host,
-                entry.flag,
-                batch.sys_flag,
-                batch.reconsume_times,
-            )
+            batch.message(entry, join_properties(entry.properties, batch.properties))
             for entry in decode_batch(batch.entries)
         ]
     except (InvalidBatch, InvalidBody):

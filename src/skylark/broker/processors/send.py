@@ -514,25 +514,16 @@ class SendProcessor:
                 properties = join_properties(entry.properties, batch.properties)
             except InvalidBody as error:
                 raise illegal(str(error)) from None
-            name, stored_queue = batch.topic, batch.queue_id
+            message = batch.message(entry, properties)
             if b"TIMER_" in properties:
                 found = parse_properties(properties)
-                name, stored_queue = self._defer(found, name, stored_queue)
-                properties = encode_text(format_properties(found))
-            messages.append(
-                PutMessage(
-                    name,
-                    stored_queue,
-                    entry.body,
-                    properties,
-                    batch.born_at_ms,
-                    batch.born_host,
-                    batch.store_host,
-                    entry.flag,
-                    batch.sys_flag,
-                    batch.reconsume_times,
+                name, stored_queue = self._defer(found, batch.topic, batch.queue_id)
+                message = message._replace(
+                    topic=name,
+                    queue_id=stored_queue,
+                    properties=encode_text(format_properties(found)),
                 )
-            )
+            messages.append(message)
         return messages
 
     # Answers.
