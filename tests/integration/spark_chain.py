@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,7 @@ STEP_S = 150.0  # Within which a process comes to a step, on a machine that is b
 DRAIN_S = 180.0
 DRIVER_READY_S = 180.0
 RANDOMLY = "at random"
+_OUR_ERRORS = re.compile(r"\bskylark\.[a-z_.]+\.[A-Z]\w+: ")  # With its module, as in a traceback.
 
 _COLUMNS = StructType()
 for _name, _kind in (
@@ -180,7 +182,7 @@ class Chain:
                 assert self._driver is not None
                 if self._driver.stop() != 0:
                     findings.append("the last driver did not end well")
-                findings += self._compare()
+                findings += [*self._compare(), *self._given_up()]
             finally:
                 for driver in (self._driver, self._standby):
                     if driver is not None:
@@ -266,8 +268,7 @@ class Chain:
                 continue
             victims[victim.split("-")[0]] += 1
             steps[where] += 1
-        noted = self.folder / "failures"
-        failures = noted.read_text().splitlines() if noted.exists() else []
+        failures = self._failures()
         return {
             "kills": sum(victims.values()),
             **{f"kills_of_{victim}s": count for victim, count in sorted(victims.items())},
@@ -276,6 +277,14 @@ class Chain:
             "failures": failures,
             "steps_not_reached": len(self.missed),
         }
+
+    def _failures(self) -> list[str]:
+        noted = self.folder / "failures"
+        return noted.read_text().splitlines() if noted.exists() else []
+
+    def _given_up(self) -> list[str]:
+        """Queries that an error of ours has ended: who is killed leaves none, brokers come back."""
+        return [f"a query gave up: {one}" for one in self._failures() if _OUR_ERRORS.search(one)]
 
     # Rows.
 

@@ -101,9 +101,13 @@ def supervise(jobs: list[Callable[[], Any]], over: threading.Event) -> None:
 
 
 def note_failure(error: Any) -> None:
-    """A line for each query that ended by itself."""
+    """A line for each query that ended by itself: the causes first, which say why."""
+    found = []
+    while error is not None:
+        found.append(" ".join(str(error).split())[:2000])
+        error = getattr(error, "_cause", None)
     with (FOLDER / "failures").open("a") as file:
-        file.write(f"{' '.join(str(error).split())[:2000]}\n")
+        file.write(f"{' <- '.join(reversed(found))}\n")
 
 
 def compact_often(spark: Any, lake: Path, over: threading.Event) -> None:

@@ -172,25 +172,36 @@ class Cluster:
         )
 
     def queues(self, topics: Iterable[str], known: Collection[QueueKey] = ()) -> list[QueueKey]:
-        """All queues of some topics that may be read.
+        """All queues of some topics that may be read, as name servers know them now.
 
         Where one is missing that is known, its broker may just restart: that is waited for.
         """
         topics = tuple(topics)
-        self._seen.update(queue.topic for queue in known if queue.topic in topics)
+        wanted = {queue for queue in known if queue.topic in topics}
+        self._seen.update(queue.topic for queue in wanted)
 
         def asked() -> list[QueueKey]:
             found = self._queues(topics)
-            for queue in set(known) - set(found):
-                if queue.topic in topics and queue.broker not in self.brokers():
-                    raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
+            if not wanted <= found:
+                # A broker registers with all its topics: what is missing after it was there is
+                # gone. Before that, it may be the broker that was.
+                self._require_brokers(wanted - found)
+                found = self._queues(topics)
+                self._require_brokers(wanted - found)
             return sorted(found)
 
         return self.retried(asked)
 
-    def _queues(self, topics: Iterable[str]) -> list[QueueKey]:
-        found = []
+    def _require_brokers(self, queues: Collection[QueueKey]) -> None:
+        brokers = self.brokers() if queues else {}
+        for queue in queues:
+            if queue.broker not in brokers:
+                raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
+
+    def _queues(self, topics: Iterable[str]) -> set[QueueKey]:
+        found: set[QueueKey] = set()
         for topic in topics:
+            self._routes.pop(topic, None)  # It may have more queues, or more brokers, than it had.
             route = self.route(topic).route
             if not any(data.is_readable for data in route.queues):
                 raise ConfigError(
@@ -199,7 +210,7 @@ class Cluster:
                 )
             for data in route.queues:
                 count = data.read_queue_nums if data.is_readable else 0
-                found += [QueueKey(topic, data.broker_name, number) for number in range(count)]
+                found.update(QueueKey(topic, data.broker_name, number) for number in range(count))
         return found
 
     def writable_queues(self, topic: str) -> list[QueueKey]:

@@ -11,7 +11,7 @@ and keeps it for the next task of the same worker.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +312,10 @@ class PushdownReader(SkylarkReader):
         return start, end
 
 
+def _ends(cluster: Cluster, queues: Iterable[QueueKey]) -> Offsets:
+    return {queue: cluster.max_offset(queue) for queue in queues}
+
+
 def _tighten(bounds: list[Any], one: Filter, value: Any) -> None:
     """Bounds as [from, beyond): never narrower than the filter itself."""
     low, high = bounds
@@ -379,7 +383,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._newest(self._cluster())
+        self._target = self._newest()
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -390,10 +394,14 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = cluster.queues(cluster.topics(self.plan.options), begin.keys())
         self._check_queues(queues, begin)
         self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
+        if self._target is not None:
+            # Known to this query: its broker was away when the target was set.
+            late = [queue for queue in queues if queue in begin and queue not in self._target]
+            self._target.update(_ends(cluster, late))
+        newest = self._target if self._target is not None else _ends(cluster, queues)
         for queue in queues:
             if queue not in begin:  # One that appears later is read from its first message.
                 begin[queue] = cluster.min_offset(queue)
-        newest = self._target if self._target is not None else self._newest(cluster)
         shorter = self._shorter(cluster, begin, newest)
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if isinstance(limit, ReadAllAvailable):
@@ -444,9 +452,9 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return found
 
-    def _newest(self, cluster: Cluster) -> Offsets:
-        queues = cluster.queues(cluster.topics(self.plan.options))
-        return {queue: cluster.max_offset(queue) for queue in queues}
+    def _newest(self) -> Offsets:
+        cluster = self._cluster()
+        return _ends(cluster, cluster.queues(cluster.topics(self.plan.options)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
@@ -470,7 +478,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.plan.read(partition)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json(self._newest(self._cluster()))
+        return to_json(self._newest())
 
     def commit(self, end: dict[str, Any]) -> None:
         self._commit(self._cluster(), from_json(end))

@@ -1,0 +1,80 @@
+"""Cluster: which queues there are, while brokers come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from skylark.errors import TransportError
+from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from skylark.protocol.bodies import ClusterInfoBody, TopicRouteBody
+from skylark.protocol.codes import RequestCode
+from skylark.spark import cluster as clusters
+from skylark.spark.cluster import Cluster
+from skylark.spark.offsets import QueueKey
+from skylark.spark.options import Access
+
+A, B = (QueueKey("Topic", name, 0) for name in ("a", "b"))
+
+
+class NameServer(Cluster):
+    """Answers with the brokers that are there, each answer with the next of a list."""
+
+    def __init__(self, *there: str, retry_ms: int = 10_000) -> None:
+        super().__init__(Access("ns:1", retry_ms=retry_ms))
+        self.there = list(there)
+        self.queues_each = 1
+        self.without_topic: set[str] = set()
+
+    def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
+        names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
+        brokers = {name: BrokerData("cluster", name, {0: f"{name}:1"}) for name in names}
+        if code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return ClusterInfoBody(ClusterInfo(brokers)).to_json()
+        count = self.queues_each
+        serving = [name for name in names if name not in self.without_topic]
+        queues = tuple(QueueData(name, count, count, 6) for name in serving)
+        return TopicRouteBody(TopicRoute(tuple(brokers.values()), queues)).to_json()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clusters.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+
+
+def test_a_queue_that_a_topic_gets_later_is_seen() -> None:
+    cluster = NameServer("a")
+    assert cluster.queues(["Topic"]) == [A]
+    cluster.queues_each = 2
+    assert cluster.queues(["Topic"], [A]) == [A, QueueKey("Topic", "a", 1)]
+
+
+def test_a_broker_that_is_back_once_its_queue_was_missed_has_lost_nothing() -> None:
+    # The route without it, and just then it is there again.
+    cluster = NameServer("b", "ab")
+    assert cluster.queues(["Topic"], [A, B]) == [A, B]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param(("b", "b", "ab"), id="it comes back late"),
+        pytest.param(("b", "ab", "b", "b", "ab"), id="and it goes once more"),
+    ],
+)
+def test_a_broker_that_is_away_is_waited_for(there: tuple[str, ...]) -> None:
+    assert NameServer(*there).queues(["Topic"], [A, B]) == [A, B]
+
+
+def test_a_queue_is_gone_where_its_broker_is_there_without_it() -> None:
+    cluster = NameServer("ab")
+    cluster.without_topic = {"a"}
+    assert cluster.queues(["Topic"], [A, B]) == [B]
+
+
+def test_a_broker_that_stays_away_is_named() -> None:
+    with pytest.raises(TransportError, match="no broker a, of Topic/a/0, is there now"):
+        NameServer("b", retry_ms=1_000).queues(["Topic"], [A, B])
