@@ -35,7 +35,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from spark_faults import IN_DRIVER, IN_QUERIES, IN_TASKS
 from spark_servers import Servers
 
-from skylark.errors import ConfigError
+from skylark.errors import ConfigError, TransportError
 from skylark.spark import source
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster
@@ -303,7 +303,7 @@ class Chain:
             sender.send(pa.record_batch(rows))
             sender.flush()
             self._sent += count
-        except ConfigError:
+        except (ConfigError, TransportError):
             # No broker is there. What was sent may be sent again: the log is what counts.
             self.servers.wait_serving()
         finally:

@@ -74,6 +74,11 @@ def fill(servers: Servers, topic: str, count: int) -> None:
         )
     )
     sender.flush()
+    deadline = time.monotonic() + 30
+    brokers = set(cluster.brokers())
+    while {queue.broker for queue in cluster.queues([topic])} != brokers:
+        assert time.monotonic() < deadline, "the topic is not known at all brokers"
+        time.sleep(0.02)
 
 
 def stream(servers: Servers, topic: str, **options: str) -> SkylarkStreamReader:
@@ -145,6 +150,26 @@ def test_a_reader_goes_on_while_brokers_restart(servers: Servers) -> None:
     cluster = asked(servers)
     for queue in cluster.queues(["Restarts"]):
         assert cluster.committed("restarts", queue) == cluster.max_offset(queue)
+
+
+def test_progress_that_a_broker_has_forgotten_is_committed_again(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(servers, "Forgotten", 40)
+    reader = stream(servers, "Forgotten", group="forgotten")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    reader.commit(end)
+    cluster = asked(servers)
+    queues = cluster.queues(["Forgotten"])
+    for queue in queues:  # As after a crash: nothing of it was on the disk yet.
+        fields = {"consumerGroup": "forgotten", "commitOffset": "0", "reset": "true"}
+        cluster.ask_queue(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    assert {cluster.committed("forgotten", queue) for queue in queues} == {0}
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert {cluster.committed("forgotten", queue) for queue in queues} == {0}
+    monkeypatch.setattr(source, "_COMMIT_ALL_S", 0.0)
+    reader.latestOffset(end, reader.getDefaultReadLimit())  # With nothing new to read.
+    assert {cluster.committed("forgotten", queue) for queue in queues} == {10}
 
 
 def test_a_reader_goes_on_at_the_replica_of_a_master_that_is_gone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
-from ..model.route import BrokerData
+from ..model.route import BrokerData, TopicRoute
 from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from ..protocol.bodies import ClusterInfoBody, GroupList, TopicList, TopicRouteBody
 from ..protocol.codes import RequestCode, ResponseCode
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
-_SETTLING_S_MAX = 10.0
+SETTLING_S_MAX = 10.0
 _SUBSCRIPTION = 4
 # Of a server that starts, stops, or is not the master any more.
 _PASSING_CODES = frozenset(
@@ -213,28 +213,42 @@ class Cluster:
                 found.update(QueueKey(topic, data.broker_name, number) for number in range(count))
         return found
 
-    def writable_queues(self, topic: str) -> list[QueueKey]:
+    def writable_queues(self, topic: str, *, settling_s: float = 0.0) -> list[QueueKey]:
         """All queues of a topic that may be written to; of a new one, those it will have.
 
         As with every producer, brokers that make topics by themselves make it on the first send.
+        A topic that nobody has is looked for some time: its broker may just restart.
         """
-        try:
-            route, count_max = self.retried(lambda: self.route(topic)).route, _ANY_COUNT
-        except ConfigError:
+        give_up = time.monotonic() + min(self.access.retry_ms / 1000, settling_s)
+        while True:
             try:
-                template = self.retried(lambda: self.route(TEMPLATE_TOPIC))
+                route, count_max = self.retried(lambda: self._writable_route(topic))
+                break
             except ConfigError:
-                template = None
-            if template is None:
-                raise
-            self._routes[topic] = template
-            route, count_max = template.route, NEW_TOPIC_QUEUES
+                if time.monotonic() + _PAUSE_S_MAX > give_up:
+                    raise
+                time.sleep(_PAUSE_S_MAX)
         return sorted(
             QueueKey(topic, data.broker_name, number)
             for data in route.queues
             if data.is_writable
             for number in range(min(count_max, data.write_queue_nums))
         )
+
+    def _writable_route(self, topic: str) -> tuple[TopicRoute, int]:
+        """A topic's route and how many queues at most are used of each broker."""
+        try:
+            return self.route(topic).route, _ANY_COUNT
+        except ConfigError:
+            if not self.brokers():
+                raise self._away("no broker is registered") from None
+            try:
+                template = self._routes[topic] = self.route(TEMPLATE_TOPIC)
+            except ConfigError:
+                template = None
+            if template is None:
+                raise
+            return template.route, NEW_TOPIC_QUEUES
 
     def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
         """Where a broker listens: its master, or for reading any replica that is there."""
@@ -338,7 +352,7 @@ class Cluster:
 
     def settled_end(self, queue: QueueKey, least: int) -> int:
         """The offset after the last message, given some time to reach where it once was."""
-        give_up = time.monotonic() + min(self.access.retry_ms / 1000, _SETTLING_S_MAX)
+        give_up = time.monotonic() + min(self.access.retry_ms / 1000, SETTLING_S_MAX)
         while True:
             found = self.max_offset(queue)
             if found >= least or time.monotonic() + _PAUSE_S_MAX > give_up:

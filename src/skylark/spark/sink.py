@@ -30,7 +30,7 @@ from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.codes import RequestCode
 from ..protocol.headers import SendMessageRequestV2
 from ..protocol.message_id import UniqueIdGenerator
-from .cluster import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Cluster
+from .cluster import NEW_TOPIC_QUEUES, SETTLING_S_MAX, TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .options import Guarantee, WriteOptions
 from .outbox import Letter, Outbox
@@ -133,7 +133,7 @@ class Sender:
     def _queues_of(self, topic: str) -> list[QueueKey]:
         found = self._queues.get(topic)
         if found is None:
-            found = self._cluster.writable_queues(topic)
+            found = self._cluster.writable_queues(topic, settling_s=SETTLING_S_MAX)
             if not found:
                 raise ConfigError(f"option topic: {topic} has no queue that may be written to")
             self._queues[topic] = found

@@ -11,6 +11,7 @@ and keeps it for the next task of the same worker.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import ConfigError
 from ..filter import parse_tags
-from .cluster import Cluster
+from .cluster import SETTLING_S_MAX, Cluster
 from .columns import Layout
 from .offsets import (
     DataLoss,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _SAMPLE_MESSAGES = 16  # Looked at to know how large messages are.
+_COMMIT_ALL_S = 5.0
 
 _clusters: dict[Access, Cluster] = {}  # Of this worker, kept from task to task.
 
@@ -121,7 +123,11 @@ class SkylarkDataSource(DataSource):
         if options.topic is not None:
             cluster = Cluster(options.access)
             try:
-                cluster.writable_queues(options.topic)  # Better to hear it now than from a task.
+                # Better to hear it now than from a task. Of a stream it is asked with every batch,
+                # and none ends because a broker restarts.
+                cluster.writable_queues(
+                    options.topic, settling_s=SETTLING_S_MAX if is_stream else 0.0
+                )
             finally:
                 cluster.close()
         return options
@@ -342,6 +348,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.plan = _Plan(options, schema)
         self._target: Offsets | None = None
         self._committed: Offsets = {}
+        self._committed_s = time.monotonic()
 
     def _cluster(self) -> Cluster:
         # One Python process in the driver keeps this reader for the life of the query.
@@ -488,6 +495,10 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.plan.options
         if options.group is None or not options.commit_offsets:
             return
+        if time.monotonic() - self._committed_s >= _COMMIT_ALL_S:
+            # As every client does: a broker that died has forgotten what it had not yet saved.
+            self._committed.clear()
+            self._committed_s = time.monotonic()
         moved = {q: at for q, at in offsets.items() if self._committed.get(q) != at}
         if moved:
             cluster.commit(options.group, moved)

@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from skylark.errors import TransportError
+from skylark.errors import BrokerError, ConfigError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from skylark.protocol.bodies import ClusterInfoBody, TopicRouteBody
-from skylark.protocol.codes import RequestCode
+from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.spark import cluster as clusters
 from skylark.spark.cluster import Cluster
 from skylark.spark.offsets import QueueKey
@@ -33,7 +33,10 @@ class NameServer(Cluster):
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return ClusterInfoBody(ClusterInfo(brokers)).to_json()
         count = self.queues_each
+        # As name servers do, who forget a topic with its last broker.
         serving = [name for name in names if name not in self.without_topic]
+        if not serving:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "no route", "ns:1")
         queues = tuple(QueueData(name, count, count, 6) for name in serving)
         return TopicRouteBody(TopicRoute(tuple(brokers.values()), queues)).to_json()
 
@@ -73,6 +76,29 @@ def test_a_queue_is_gone_where_its_broker_is_there_without_it() -> None:
     cluster = NameServer("ab")
     cluster.without_topic = {"a"}
     assert cluster.queues(["Topic"], [A, B]) == [B]
+
+
+@pytest.mark.parametrize(
+    ("there", "settling_s"),
+    [
+        pytest.param(["", "", "", "ab"], 0.0, id="no broker is there"),
+        pytest.param(["b", "b", "b", "ab"], 5.0, id="only one without the topic"),
+    ],
+)
+def test_a_sinks_topic_is_looked_for_while_its_broker_restarts(
+    there: list[str], settling_s: float
+) -> None:
+    cluster = NameServer(*there)
+    cluster.without_topic = {"b"}
+    assert cluster.writable_queues("Topic", settling_s=settling_s) == [A]
+
+
+def test_a_sinks_topic_that_nobody_has_is_said_at_once() -> None:
+    cluster = NameServer("b")
+    cluster.without_topic = {"b"}
+    with pytest.raises(ConfigError, match="option topic: there is no topic Topic at ns:1; make"):
+        cluster.writable_queues("Topic")
+    assert clusters.time.monotonic() == 0.0
 
 
 def test_a_broker_that_stays_away_is_named() -> None:
