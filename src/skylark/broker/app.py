@@ -27,6 +27,7 @@ from typing import Final, Protocol, Self
 from .. import collector
 from ..clock import Clock, SystemClock
 from ..errors import BrokerError, StoreError, TransportError
+from ..model.addresses import AddressList
 from ..model.topic import TopicConfig
 from ..net.channel import Channels
 from ..net.config import NetConfig
@@ -44,7 +45,6 @@ from ..remote.addresses import (
     DOMAIN_PROPERTY,
     SUBGROUP_PROPERTY,
     AddressBook,
-    AddressList,
     HttpFetch,
 )
 from ..replication import EpochTable

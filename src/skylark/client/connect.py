@@ -12,8 +12,9 @@ from typing import Any
 
 from ..clock import Clock
 from ..errors import ConfigError
+from ..model.addresses import AddressList
 from ..net import AsyncioNetwork, Network, client_context
-from ..remote.addresses import AddressList, find_addresses
+from ..remote.addresses import find_addresses
 from .config import DEFAULT_INSTANCE_NAME, ClientConfig
 from .facade import Client
 from .hooks import RpcHook

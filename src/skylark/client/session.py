@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 
 from ..clock import Clock, SystemClock
 from ..errors import BrokerError, ClientClosed, ClientError, NoRoute, TransportError
+from ..model.addresses import AddressList
 from ..model.queue import MessageQueue
 from ..model.route import MASTER_ID, BrokerData, TopicRoute
 from ..net import AsyncioNetwork, Network, Switchboard
@@ -37,7 +38,7 @@ from ..protocol.command import Command
 from ..protocol.exchange import Peer
 from ..protocol.message_id import UniqueIdGenerator
 from ..remote import NameServers, RemoteBroker
-from ..remote.addresses import AddressBook, AddressList, HttpFetch
+from ..remote.addresses import AddressBook, HttpFetch
 from . import namespaces
 from .broker_requests import BrokerRequests
 from .channels import ClientChannels

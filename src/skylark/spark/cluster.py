@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
+from ..model.addresses import parse_addresses
 from ..model.route import BrokerData, TopicRoute
 from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from ..protocol.bodies import ClusterInfoBody, GroupList, TopicList, TopicRouteBody
 from ..protocol.codes import RequestCode, ResponseCode
 from ..protocol.record import decode_record
-from ..remote.addresses import parse_addresses
 from .offsets import Offsets, QueueKey, within
 from .options import EARLIEST, LATEST, Access, Bound, FilterType, ReadOptions
 from .wire import Wire

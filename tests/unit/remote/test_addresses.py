@@ -8,17 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.errors import ConfigError, ConnectFailed, ConnectionLost, TransportError
+from skylark.model.addresses import Address, AddressList, parse_addresses
 from skylark.remote.addresses import (
     ANSWER_BYTES_MAX,
-    Address,
     AddressBook,
-    AddressList,
     AddressSource,
     HttpFetch,
     address_url,
     find_addresses,
     first_line,
-    parse_addresses,
 )
 
 URL = "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"
