@@ -17,7 +17,7 @@ import pytest
 
 import skylark
 from skylark.model.message import Message
-from skylark.spark import java_environment
+from skylark.spark import java_environment, python_environment
 
 # Spark's own Python leaves sockets to the collector; none of that is ours.
 SPARKS_WARNINGS = [
@@ -46,7 +46,7 @@ def start_spark(
 ) -> Any:
     """A session as a user makes it: nobody registers our format."""
     os.environ.update(java_environment(os.environ))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(python_environment({}, master=master))
     # The JVM outlives a session, and its workers import the faults by name: with the first already.
     here, more = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
     if here not in more.split(os.pathsep):

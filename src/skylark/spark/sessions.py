@@ -13,12 +13,12 @@ A session of the user's own works as well; these only save the search for what m
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from .java import java_environment
+from .python import python_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,17 +44,18 @@ def session(
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start a session, or return the one that runs; local on two cores if no master is named."""
+    settings = settings or {}
+    master = master or os.environ.get("SPARK_MASTER") or "local[2]"
+    where = settings.get("spark.master", master)
     os.environ.update(java_environment(os.environ))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(python_environment(os.environ, master=where))
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError("Spark is not installed: pip install 'skylarkmq[spark]'") from error
-    builder = SparkSession.builder.appName(name)
-    builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[2]")
+    builder = SparkSession.builder.appName(name).master(master)
     quiet = {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile=file:{_LOGGING}"}
-    for key, value in {**DEFAULTS, **quiet, **(settings or {})}.items():
+    for key, value in {**DEFAULTS, **quiet, **settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
