@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 from spark_servers import Servers
 
-from skylark.errors import TransportError
+from skylark.errors import ConfigError, TransportError
 from skylark.protocol.codes import RequestCode
 from skylark.spark import source
 from skylark.spark.cluster import Cluster, pull_fields
@@ -75,10 +75,17 @@ def fill(servers: Servers, topic: str, count: int) -> None:
     )
     sender.flush()
     deadline = time.monotonic() + 30
-    brokers = set(cluster.brokers())
-    while {queue.broker for queue in cluster.queues([topic])} != brokers:
+    while not is_at_all_brokers(cluster, topic):
         assert time.monotonic() < deadline, "the topic is not known at all brokers"
         time.sleep(0.02)
+
+
+def is_at_all_brokers(cluster: Cluster, topic: str) -> bool:
+    """Whether the name server has heard of a new topic from every broker."""
+    try:
+        return {queue.broker for queue in cluster.queues([topic])} == set(cluster.brokers())
+    except ConfigError:
+        return False
 
 
 def stream(servers: Servers, topic: str, **options: str) -> SkylarkStreamReader:
