@@ -89,7 +89,9 @@ def is_at_all_brokers(cluster: Cluster, topic: str) -> bool:
 
 
 def stream(servers: Servers, topic: str, **options: str) -> SkylarkStreamReader:
-    given = {"namesrv": servers.address, "topic": topic, "startingOffsets": "earliest", **options}
+    given = {"namesrv": servers.address, "startingOffsets": "earliest", **options}
+    if "topicsPattern" not in given:
+        given["topic"] = topic
     return SkylarkStreamReader(read_options(given, is_stream=True), SCHEMA)
 
 
@@ -139,9 +141,11 @@ def test_a_decision_that_a_task_has_found_is_never_replaced_by_an_empty_one(
     assert decisions.find(BatchName("lost", 3, 0)) is None
 
 
-def test_a_reader_goes_on_while_brokers_restart(servers: Servers) -> None:
-    fill(servers, "Restarts", 400)
-    reader = stream(servers, "Restarts", group="restarts", minPartitions="4", pullCount="20")
+@pytest.mark.parametrize("by", [{}, {"topicsPattern": "Restarts[B]yPattern"}])
+def test_a_reader_goes_on_while_brokers_restart(servers: Servers, by: dict[str, str]) -> None:
+    topic = "RestartsByPattern" if by else "Restarts"
+    fill(servers, topic, 400)
+    reader = stream(servers, topic, group="restarts", minPartitions="4", pullCount="20", **by)
     start = reader.initialOffset()
     deaths = servers.deaths
     for away in (["broker-a"], ["broker-a", "broker-b"]):
@@ -155,7 +159,7 @@ def test_a_reader_goes_on_while_brokers_restart(servers: Servers) -> None:
     assert servers.deaths >= deaths + 2
     servers.wait_serving()
     cluster = asked(servers)
-    for queue in cluster.queues(["Restarts"]):
+    for queue in cluster.queues([topic]):
         assert cluster.committed("restarts", queue) == cluster.max_offset(queue)
 
 

@@ -134,6 +134,17 @@ class Cluster:
 
     def route(self, topic: str) -> TopicRouteBody:
         """Which brokers serve a topic; raises ConfigError where there is no such topic."""
+        found = self._find_route(topic)
+        if found is None:
+            if topic in self._seen:
+                raise self._away(f"no broker serves topic {topic} now")
+            raise ConfigError(
+                f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
+                "it with `skylark topic create`"
+            )
+        return found
+
+    def _find_route(self, topic: str) -> TopicRouteBody | None:
         found = self._routes.get(topic)
         if found is None:
             try:
@@ -141,12 +152,7 @@ class Cluster:
             except BrokerError as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                if topic in self._seen:
-                    raise self._away(f"no broker serves topic {topic} now") from error
-                raise ConfigError(
-                    f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
-                    "it with `skylark topic create`"
-                ) from error
+                return None
             found = self._routes[topic] = TopicRouteBody.from_json(data)
             self._seen.add(topic)
         return found
@@ -155,8 +161,11 @@ class Cluster:
         """What name servers do not know while brokers restart; worth asking again."""
         return TransportError(self._name_servers[0], problem)
 
-    def topics(self, options: ReadOptions) -> tuple[str, ...]:
-        """The topics of a read: those named, or those that match and are no system's."""
+    def topics(self, options: ReadOptions, known: Iterable[str] = ()) -> tuple[str, ...]:
+        """The topics of a read: those named, or those that match and are no system's.
+
+        Name servers forget a topic while its only broker restarts: one that is known stays.
+        """
         if options.topics_pattern is None:
             return options.topics
         data = self.retried(
@@ -165,7 +174,7 @@ class Cluster:
         pattern = re.compile(options.topics_pattern)
         return tuple(
             topic
-            for topic in sorted(TopicList.from_json(data).topics)
+            for topic in sorted({*TopicList.from_json(data).topics, *known})
             if pattern.fullmatch(topic)
             and not is_system_topic(topic)
             and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -181,12 +190,12 @@ class Cluster:
         self._seen.update(queue.topic for queue in wanted)
 
         def asked() -> list[QueueKey]:
-            found = self._queues(topics)
+            found = self._queues(topics, wanted)
             if not wanted <= found:
                 # A broker registers with all its topics: what is missing after it was there is
                 # gone. Before that, it may be the broker that was.
                 self._require_brokers(wanted - found)
-                found = self._queues(topics)
+                found = self._queues(topics, wanted)
                 self._require_brokers(wanted - found)
             return sorted(found)
 
@@ -198,10 +207,12 @@ class Cluster:
             if queue.broker not in brokers:
                 raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
 
-    def _queues(self, topics: Iterable[str]) -> set[QueueKey]:
+    def _queues(self, topics: Iterable[str], wanted: Collection[QueueKey]) -> set[QueueKey]:
         found: set[QueueKey] = set()
         for topic in topics:
             self._routes.pop(topic, None)  # It may have more queues, or more brokers, than it had.
+            if self._find_route(topic) is None and any(one.topic == topic for one in wanted):
+                continue
             route = self.route(topic).route
             if not any(data.is_readable for data in route.queues):
                 raise ConfigError(

@@ -397,8 +397,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         cluster = self._cluster()
         begin = {} if start is None else from_json(start)
-        self._check_topics(cluster, begin)
-        queues = cluster.queues(cluster.topics(self.plan.options), begin.keys())
+        queues = cluster.queues(self._checked_topics(cluster, begin), begin.keys())
         self._check_queues(queues, begin)
         self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
         if self._target is not None:
@@ -420,13 +419,13 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count_max = by_bytes if count_max is None else min(count_max, by_bytes)
         return to_json({**admit(begin, newest, count_max), **shorter})
 
-    def _check_topics(self, cluster: Cluster, begin: Offsets) -> None:
-        """Refuse a checkpoint that another query has made."""
+    def _checked_topics(self, cluster: Cluster, begin: Offsets) -> tuple[str, ...]:
+        """The topics to read; refuses a checkpoint that another query has made."""
         known = {queue.topic for queue in begin}
-        read = set(cluster.topics(self.plan.options))
-        foreign = known - read
+        topics = cluster.topics(self.plan.options, known)
+        foreign = known - set(topics)
         if not foreign or (foreign != known and not self.plan.options.fail_on_data_loss):
-            return
+            return topics
         raise ConfigError(
             f"option checkpointLocation: the checkpoint is of topic {', '.join(sorted(foreign))}, "
             "which this query does not read; give a new checkpointLocation, or the topic"
@@ -466,7 +465,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
         first, last = from_json(start), from_json(end)
-        self._check_topics(cluster, first)
+        self._checked_topics(cluster, first)
         for queue, offset in last.items():
             if first.get(queue, offset + 1) > offset:  # New, or made anew.
                 first[queue] = cluster.min_offset(queue)

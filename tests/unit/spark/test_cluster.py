@@ -8,12 +8,12 @@ pytest.importorskip("pyspark")
 
 from skylark.errors import BrokerError, ConfigError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
-from skylark.protocol.bodies import ClusterInfoBody, TopicRouteBody
+from skylark.protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.spark import cluster as clusters
 from skylark.spark.cluster import Cluster
 from skylark.spark.offsets import QueueKey
-from skylark.spark.options import Access
+from skylark.spark.options import Access, read_options
 
 A, B = (QueueKey("Topic", name, 0) for name in ("a", "b"))
 
@@ -32,6 +32,8 @@ class NameServer(Cluster):
         brokers = {name: BrokerData("cluster", name, {0: f"{name}:1"}) for name in names}
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return ClusterInfoBody(ClusterInfo(brokers)).to_json()
+        if code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return TopicList(("Topic",) if names else ()).to_json()
         count = self.queues_each
         # As name servers do, who forget a topic with its last broker.
         serving = [name for name in names if name not in self.without_topic]
@@ -99,6 +101,24 @@ def test_a_sinks_topic_that_nobody_has_is_said_at_once() -> None:
     with pytest.raises(ConfigError, match="option topic: there is no topic Topic at ns:1; make"):
         cluster.writable_queues("Topic")
     assert clusters.time.monotonic() == 0.0
+
+
+def test_a_topic_is_gone_where_its_broker_is_there_without_it() -> None:
+    cluster = NameServer("ab")
+    cluster.without_topic = {"a", "b"}
+    assert cluster.queues(["Topic"], [A]) == []
+
+
+def test_a_topic_whose_only_broker_restarts_is_waited_for() -> None:
+    assert NameServer("", "", "", "a").queues(["Topic"], [A]) == [A]
+
+
+def test_a_pattern_keeps_a_topic_that_name_servers_forget_while_its_broker_restarts() -> None:
+    options = read_options({"namesrv": "ns:1", "topicsPattern": "To.*"}, is_stream=True)
+    cluster = NameServer("a", "")
+    assert cluster.topics(options) == ("Topic",)
+    assert cluster.topics(options) == ()
+    assert cluster.topics(options, ["Topic", "Other"]) == ("Topic",)
 
 
 def test_a_broker_that_stays_away_is_named() -> None:
