@@ -54,8 +54,8 @@ from skylark.store import (
     append,
 )
 from skylark.store.append import message_size
+from skylark.store.flush_work import FlushWork
 from skylark.store.flusher import Flusher
-from skylark.store.message_store import FlushWork
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"128 B": 128, "1 KiB": 1024, "64 KiB": 64 << 10}

@@ -20,10 +20,11 @@ from disk_errors import flush_error, full_disk
 from skylark.errors import SkylarkError, StoreError
 from skylark.store import append, recovery
 from skylark.store.commit_log import CommitLog
+from skylark.store.flush_work import FlushWork
 from skylark.store.flusher import Flusher
 from skylark.store.index_sums import IndexSums
 from skylark.store.mapped_file import MappedFileQueue
-from skylark.store.message_store import FlushWork, MessageStore
+from skylark.store.message_store import MessageStore
 from skylark.store.retention import Retention
 from skylark.store.sums import LogSums
 

@@ -19,7 +19,8 @@ from skylark.broker.delay import DelayService
 from skylark.broker.locks import QueueLocks
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.store import recovery
-from skylark.store.message_store import FlushWork, MessageStore
+from skylark.store.flush_work import FlushWork
+from skylark.store.message_store import MessageStore
 
 Patch = pytest.MonkeyPatch
 BUSY = dataclasses.replace(SHAPE, senders=4, gap_ms=4, delays=False)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .files import DiskSpace as DiskSpace
     from .files import Files as Files
     from .files import OsFiles as OsFiles
-    from .message_store import GetResult as GetResult
-    from .message_store import GetStatus as GetStatus
-    from .message_store import MessageFilter as MessageFilter
     from .message_store import MessageStore as MessageStore
-    from .message_store import QueryResult as QueryResult
+    from .reading import GetResult as GetResult
+    from .reading import GetStatus as GetStatus
+    from .reading import MessageFilter as MessageFilter
+    from .reading import QueryResult as QueryResult
     from .recovery import RecoveryReport as RecoveryReport
 else:
     __getattr__, __dir__ = front_door(
@@ -45,11 +45,11 @@ else:
                 "Files",
                 "OsFiles",
             ),
-            "message_store": (
+            "message_store": ("MessageStore",),
+            "reading": (
                 "GetResult",
                 "GetStatus",
                 "MessageFilter",
-                "MessageStore",
                 "QueryResult",
             ),
             "recovery": ("RecoveryReport",),

@@ -27,7 +27,8 @@ from typing import NamedTuple
 from ..clock import Clock
 from ..errors import StoreClosed, StoreError
 from .files import OsRegion, store_error
-from .message_store import FlushWork, MessageStore
+from .flush_work import FlushWork
+from .message_store import MessageStore
 from .sync_thread import SyncThread
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -44,7 +42,6 @@ from ..protocol.record import PROPERTIES_BYTES_MAX, decode_dispatch
 from . import append
 from .append import (
     ENTRY_BYTES,
-    FILLER_SIZE,
     Arrival,
     EntriesResult,
     GatherLimits,
@@ -52,7 +49,6 @@ from .append import (
     PutMessage,
     PutResult,
     PutStatus,
-    is_batch_full,
     is_storable,
     message_size,
 )
@@ -60,124 +56,19 @@ from .checkpoint import Checkpoint, Marks, StoreTimes
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .consume_queue import ConsumeQueue
-from .consume_queue_ext import ExtUnit, is_address
 from .consume_queues import ConsumeQueues
 from .dispatcher import Dispatcher
-from .files import FileLock, Files, OsRegion, Syncable
+from .files import FileLock, Files, Syncable
+from .flush_work import FlushWork
 from .key_index import IndexMark, KeyIndex
 from .mapped_file import RegionCache
+from .reading import CarefulReader, GetResult, GetStatus, MessageFilter, QueryResult, nothing
 from .recovery import Progress, RecoveryReport, recover
 from .sums import LogSums, sums_directory
-from .sync_thread import DESCRIPTORS_MAX
 
 logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
-
-
-class GetStatus(StrEnum):
-    """How a read by queue offset went; the names are what RocketMQ puts in its answers."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFilter:
-    """Which messages a reader wants; each part that is None lets everything pass."""
-
-    # Hashes of the tags; a tag whose hash is not among them is not wanted. Others may collide.
-    tag_hashes: frozenset[int] | None = None
-    # Decides by the entry: tag code and, where there is one, the ext unit.
-    entry: Callable[[int, ExtUnit | None], bool] | None = None
-    # Decides by the record itself.
-    record: Callable[[memoryview], bool] | None = None
-    # How many entries one read looks at, where deciding takes long.
-    entries_max: int | None = None
-    # How many entries from a place on are surely not wanted: entries, at, end, a file of the log,
-    # and its first offset. It stops at whatever is unusual.
-    skip: Callable[[memoryview, int, int, memoryview, int], int] | None = None
-
-
-@dataclass(slots=True)
-class GetResult:
-    """The records of one read, as they are stored."""
-
-    status: GetStatus
-    next_offset: QueueOffset
-    min_offset: QueueOffset
-    max_offset: QueueOffset
-    # Each is one or more whole records. Views stay readable even if retention deletes the file.
-    chunks: list[bytes | memoryview] = field(default_factory=list)
-    message_count: int = 0
-    byte_count: int = 0
-    is_far_behind: bool = False  # A replica might serve the next read better.
-
-    @property
-    def body(self) -> bytes:
-        """All records in one piece."""
-        if len(self.chunks) == 1 and isinstance(self.chunks[0], bytes):
-            return self.chunks[0]
-        return b"".join(self.chunks)
-
-    def records(self) -> Iterator[memoryview]:
-        """Each record by itself."""
-        for chunk in self.chunks:
-            view = memoryview(chunk)
-            while view:
-                size = int.from_bytes(view[:4], "big")
-                yield view[:size]
-                view = view[size:]
-
-
-@dataclass(slots=True)
-class QueryResult:
-    """The records that have a key, oldest first, and how fresh the index is."""
-
-    records: list[memoryview]
-    index_updated_ms: int
-    index_updated_physical: PhysicalOffset
-
-
-@dataclass(slots=True)
-class FlushWork:
-    """What one flush has to do; run() may be called on any thread."""
-
-    regions: list[Syncable]
-    log_end: int
-    log_ms: int
-    # Directories in which files were made, and how to sync them.
-    directories: list[str] = field(default_factory=list)
-    sync_directory: Callable[[str], None] | None = None
-    save: Callable[[], None] | None = None
-    prepare: Callable[[], None] | None = None
-
-    @property
-    def plain_regions(self) -> list[OsRegion] | None:
-        """The open files of a flush that is nothing but fdatasync; None if there is more to do."""
-        if self.directories or self.save is not None or self.prepare is not None:
-            return None
-        plain = [region for region in self.regions if isinstance(region, OsRegion)]
-        return plain if 0 < len(plain) == len(self.regions) <= DESCRIPTORS_MAX else None
-
-    def run(self) -> None:
-        """Sync everything, then write the checkpoint that says so."""
-        for region in self.regions:
-            region.sync()
-        for directory in dict.fromkeys(self.directories):  # Each once, inner ones first.
-            assert self.sync_directory is not None
-            self.sync_directory(directory)
-        if self.save is not None:
-            self.save()
-        if self.prepare is not None:
-            self.prepare()
 
 
 class MessageStore:
@@ -718,18 +609,18 @@ class MessageStore:
         self._require_open()
         queue = self.queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
-            return _empty(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         first, last = queue.min_offset, queue.max_offset
         if offset < first:
-            return _empty(GetStatus.OFFSET_TOO_SMALL, first, first, last)
+            return nothing(GetStatus.OFFSET_TOO_SMALL, first, first, last)
         if offset == last:
-            return _empty(GetStatus.OFFSET_OVERFLOW_ONE, offset, first, last)
+            return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, first, last)
         if offset > last:
-            return _empty(GetStatus.OFFSET_OVERFLOW_BADLY, last, first, last)
+            return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, last, first, last)
         found = queue.entries_at(offset)
         if found is None:
             next_offset = queue.next_file_offset(offset)
-            return _empty(GetStatus.OFFSET_FOUND_NULL, next_offset, first, last)
+            return nothing(GetStatus.OFFSET_FOUND_NULL, next_offset, first, last)
         entries, at, end = found
         config = self.config
         if bulk_bytes is not None:
@@ -764,8 +655,10 @@ class MessageStore:
                 queue.update_min(self.log.start)
                 first = queue.min_offset
                 if offset < first:
-                    return _empty(GetStatus.OFFSET_TOO_SMALL, first, first, last)
-            reader = _CarefulReader(self, queue, limits, filter or MessageFilter())
+                    return nothing(GetStatus.OFFSET_TOO_SMALL, first, first, last)
+            wanted = filter or MessageFilter()
+            ext = self.queues.ext(topic, queue_id)
+            reader = CarefulReader(self.log, queue, ext, limits, wanted, config.store_path_root_dir)
             try:
                 reader.read(offset, entries, at, end)
             except StoreDamaged as error:
@@ -923,83 +816,6 @@ class MessageStore:
                 self.queues.drop(topic, queue_id)
             self.flush()
         return len(dropped)
-
-
-class _CarefulReader:
-    """Reads one by one what the fast path left: ext units, expressions, unmapped files."""
-
-    def __init__(
-        self, store: MessageStore, queue: ConsumeQueue, limits: GatherLimits, filter: MessageFilter
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._limits = limits
-        self._filter = filter
-        self.chunks: list[bytes | memoryview] = []
-        self.count = 0
-        self.total = 0
-        self.scanned = 0
-        self.last_physical = 0
-        self.was_removed = False
-
-    def read(self, offset: int, entries: memoryview, at: int, end: int) -> None:
-        log = self._store.log
-        log_end = log.committed
-        skip = self._filter.skip
-        while at < end:
-            physical, size, code = append.ENTRY.unpack_from(entries, at)
-            self.last_physical = physical
-            if skip is not None and physical >= log.start:
-                found = log.buffer_at(physical)
-                count = 0
-                if found is not None:
-                    count = skip(entries, at, end, found[0], physical - found[1])
-                if count:
-                    self.scanned += count
-                    at += count * ENTRY_BYTES
-                    continue
-            if is_batch_full(self._limits, size, self.total, self.count, log_end - physical):
-                break
-            self.scanned += 1
-            at += ENTRY_BYTES
-            if size == FILLER_SIZE or physical < log.start:
-                self.was_removed = True
-                continue
-            if not self._wants_entry(code):
-                continue
-            record = log.record(physical, size)
-            if record is None:
-                raise self._damage(offset + self.scanned - 1, physical)
-            if self._filter.record is not None and not self._filter.record(record):
-                continue
-            self.chunks.append(record if size > append.COPY_BYTES_MAX else bytes(record))
-            self.count += 1
-            self.total += size
-
-    def _wants_entry(self, code: int) -> bool:
-        unit = None
-        if is_address(code):
-            ext = self._store.queues.ext(self._queue.topic, self._queue.queue_id)
-            unit = None if ext is None else ext.get(code)
-            if unit is None:
-                return True  # Nothing is known of its tag: the client decides.
-            code = unit.tag_hash
-        tags = self._filter.tag_hashes
-        if tags is not None and (code + 2**31) % 2**32 - 2**31 not in tags:
-            return False
-        return self._filter.entry is None or self._filter.entry(code, unit)
-
-    def _damage(self, offset: int, physical: int) -> StoreDamaged:
-        return StoreDamaged(
-            self._queue.mapped.directory,
-            offset * ENTRY_BYTES,
-            f"message {offset} should lie at physical offset {physical}, and does not",
-            f"run: skylark store check {self._store.config.store_path_root_dir}",
-        )
-
-
-def _empty(status: GetStatus, next_offset: int, first: int, last: int) -> GetResult:
-    return GetResult(status, QueueOffset(next_offset), QueueOffset(first), QueueOffset(last))
 
 
 def _has_key(record: memoryview, topic: str, key: str) -> bool:
