@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
-# Tests wait for timers, disks and other processes much of their time, so do Apache's programs.
+# Tests wait for timers, disks and other processes much of their time, Apache's programs even more.
 JOBS ?= 3
-INTEROP_JOBS ?= 3
+INTEROP_JOBS ?= 4
 # What stays together, and what starts first, is said in tests/conftest.py.
 SPREAD := --dist loadscope --no-loadscope-reorder
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)

@@ -6,6 +6,7 @@ build into an error: continuous integration and benchmarks set it.
 
 import os
 import pathlib
+from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -20,9 +21,11 @@ class OptionalBuildExt(build_ext):
 
     def build_extensions(self) -> None:
         built = []
-        for extension in self.extensions:
+        with ThreadPoolExecutor(os.cpu_count()) as compilers:
+            builds = [compilers.submit(self.build_extension, one) for one in self.extensions]
+        for extension, build in zip(self.extensions, builds, strict=True):
             try:
-                self.build_extension(extension)
+                build.result()
                 built.append(extension)
             except _BUILD_FAILURES as error:
                 if os.environ.get("SKYLARK_REQUIRE_COMPILED"):

@@ -23,6 +23,15 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
 _WITH_SERVERS = ("interop/", "integration/")
+# Each takes a worker for a minute or more.
+_LONG_FILES = {
+    f"interop/test_{name}.py"
+    for name in (
+        "broker_java", "interop_filters", "interop_mqadmin", "interop_outage",
+        "interop_replication", "interop_spark_cluster", "interop_sql", "interop_transactions",
+        "python_consumer", "store_swap",
+    )
+}  # fmt: skip
 # Those of the first group share one JVM, those of the second start processes with a JVM of their
 # own; they take about as long. The demo, which does too, makes up for the rest.
 _GROUPS = {
@@ -60,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         file = _file(item.nodeid)
         folder = file.partition("/")[0]
-        if file in _GROUPS:
+        if file in _GROUPS or file in _LONG_FILES:
             return -1
         return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
