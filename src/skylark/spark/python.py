@@ -14,12 +14,16 @@ nothing there.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shlex
 import sys
 from collections.abc import Mapping
 
+from ..errors import ConfigError
 from .scripts import cache_directory, name_of, write_script
+
+logger = logging.getLogger(__name__)
 
 _SCRIPT = """\
 #!/bin/sh
@@ -45,9 +49,12 @@ def python_environment(env: Mapping[str, str] | None = None, *, master: str) -> 
     package = _installed_package(environment)
     python = sys.executable
     if master.startswith("local") and os.name == "posix" and package is not None:
-        python = script
         text = _SCRIPT.format(package=shlex.quote(package), python=shlex.quote(sys.executable))
-        write_script(text, script)
+        try:
+            write_script(text, script)
+            python = script
+        except (OSError, ConfigError) as error:  # It only saves time.
+            logger.info("path=%s no script for Spark's Python: %s", script, error)
     # An earlier session, with another master, may have named the script.
     given = {name: environment.get(name) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     return {name: old if old and old != script else python for name, old in given.items()}

@@ -94,6 +94,17 @@ def test_a_spark_of_the_users_own_keeps_its_archives(tmp_path: Path) -> None:
     assert chosen(tmp_path, SPARK_HOME=str(PACKAGE)) != there
 
 
+def test_where_no_script_can_be_kept_spark_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").touch()
+    plain = dict.fromkeys(NAMES, sys.executable)
+    assert chosen(tmp_path / "a file") == plain
+    uid = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: uid)  # What lies there would be run as us.
+    assert chosen(tmp_path) == plain
+
+
 def test_without_pyspark_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
