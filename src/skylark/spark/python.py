@@ -53,7 +53,7 @@ def python_environment(env: Mapping[str, str] | None = None, *, master: str) -> 
         try:
             write_script(text, script)
             python = script
-        except (OSError, ConfigError) as error:  # It only saves time.
+        except ConfigError as error:  # It only saves time.
             logger.info("path=%s no script for Spark's Python: %s", script, error)
     # An earlier session, with another master, may have named the script.
     given = {name: environment.get(name) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}

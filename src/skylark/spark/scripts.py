@@ -26,7 +26,17 @@ def name_of(program: str) -> str:
 
 
 def write_script(text: str, path: str) -> None:
-    """Have a script at a place where only its owner can change it."""
+    """Have a script at a place where only its owner can change it; raises ConfigError."""
+    try:
+        _write_script(text, path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; set SKYLARK_CACHE_DIR to a directory of "
+            "yours"
+        ) from error
+
+
+def _write_script(text: str, path: str) -> None:
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     for place in (os.path.dirname(directory), directory):
@@ -43,6 +53,10 @@ def write_script(text: str, path: str) -> None:
         opened.write(text)
         os.fchmod(opened.fileno(), 0o700)
     os.replace(draft, path)
+    if not os.access(path, os.X_OK):
+        raise ConfigError(
+            f"nothing in {directory} can be run; set SKYLARK_CACHE_DIR to a directory without noexec"
+        )
 
 
 def _is_written(path: str, text: str) -> bool:

@@ -162,6 +162,12 @@ def test_a_cache_of_another_user_is_refused(
         write_shim(mine, str(tmp_path / "cache"))
 
 
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; set SKYLARK_CACHE_DIR to"):
+        write_shim(runtime(tmp_path / "j"), str(tmp_path / "a file"))
+
+
 def test_the_cache_follows_its_variables(tmp_path: Path) -> None:
     home = runtime(tmp_path / "j", "17", TRIMMED)
     base = {"JAVA_HOME": home, "PATH": "/nonexistent"}
