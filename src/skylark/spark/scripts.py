@@ -55,7 +55,8 @@ def _write_script(text: str, path: str) -> None:
     os.replace(draft, path)
     if not os.access(path, os.X_OK):
         raise ConfigError(
-            f"nothing in {directory} can be run; set SKYLARK_CACHE_DIR to a directory without noexec"
+            f"nothing in {directory} can be run; set SKYLARK_CACHE_DIR to a directory that is not "
+            "mounted noexec"
         )
 
 
