@@ -16,7 +16,8 @@
 All contenders have the same rows, of random bytes so that nothing can be compressed, in four queues
 or partitions, and share one session of two cores with their brokers. They take turns within each
 repetition. CPU is that of Spark, its workers and the broker together; what counts are ratios
-within one run. `read 4` minus the Parquet scan is what the way from the broker costs.
+within one run. `read 4` minus the Parquet scan is what the way from the broker costs. For each it is
+said who spends the CPU time, and so what dominates: Spark's JVM, its Python workers, or the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "interop")]
@@ -51,6 +52,21 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _FOUR = "queue_id int, queue_offset bigint, body binary, store_time timestamp"
 
 
+class Cpu(NamedTuple):
+    """CPU seconds, by who spent them."""
+
+    jvm: float
+    python: float
+    broker: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+    def since(self, before: Cpu) -> Cpu:
+        return Cpu(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 @dataclass
 class Row:
     """One measurement of one contender."""
@@ -58,7 +74,7 @@ class Row:
     what: str
     who: str
     seconds: list[float]
-    cpu: list[float]
+    cpu: list[Cpu]
     rows: int
 
     @property
@@ -67,7 +83,15 @@ class Row:
 
     @property
     def cpu_per_million(self) -> float:
-        return statistics.median(self.cpu) / self.rows * 1e6
+        return statistics.median(one.total for one in self.cpu) / self.rows * 1e6
+
+    @property
+    def shares(self) -> str:
+        """Who spends the CPU time, the most first."""
+        whole = sum(one.total for one in self.cpu) or 1.0
+        parts = {name: sum(getattr(one, name) for one in self.cpu) for name in Cpu._fields}
+        ordered = sorted(parts.items(), key=lambda part: -part[1])
+        return ", ".join(f"{name} {value / whole:.0%}" for name, value in ordered if value > 0)
 
 
 def children_of(pid: int) -> Iterator[int]:
@@ -82,17 +106,20 @@ def children_of(pid: int) -> Iterator[int]:
             yield from children_of(int(child))
 
 
-def cpu_of(pids: Sequence[int]) -> float:
-    """CPU seconds of processes, with those of their children that have ended."""
-    total = 0
-    for pid in pids:
-        for one in children_of(pid):
-            try:
-                fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            total += sum(map(int, fields[11:15]))
-    return total / _TICKS
+def cpu_of(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process, and of all below it, those that have ended with them."""
+    own = below = 0
+    for one in children_of(pid):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if one == pid:
+            own += sum(map(int, fields[11:13]))
+            below += sum(map(int, fields[13:15]))
+        else:
+            below += sum(map(int, fields[11:15]))
+    return own / _TICKS, below / _TICKS
 
 
 def anonymous_of(pid: int) -> int:
@@ -266,10 +293,11 @@ class World:
         )  # fmt: skip
         query.awaitTermination()
 
-    def pids(self, who: str) -> list[int]:
+    def cpu(self, who: str) -> Cpu:
+        """What has been spent for a contender so far."""
         brokers = {"skylark": self.broker, "files": self.broker, "kafka": self.kafka}
         broker = brokers.get(who)
-        return [self.jvm] if broker is None else [self.jvm, broker.pid]
+        return Cpu(*cpu_of(self.jvm), 0.0 if broker is None else sum(cpu_of(broker.pid)))
 
     def floor(self, who: str) -> float:
         """Milliseconds of a micro-batch with one row, from its trigger to its end."""
@@ -327,17 +355,16 @@ def measure(
     rows = [Row(what, one, [], [], world.rows) for one in who]
     for turn in range(repetitions + 1):
         for row in rows:
-            pids = world.pids(row.who)
-            cpu, began = cpu_of(pids), time.perf_counter()
+            cpu, began = world.cpu(row.who), time.perf_counter()
             run(row.who)
             if turn:
                 row.seconds.append(time.perf_counter() - began)
-                row.cpu.append(cpu_of(pids) - cpu)
+                row.cpu.append(world.cpu(row.who).since(cpu))
     for row in rows:
         print(
             f"{what:<12}{row.who:<10}{row.rate / 1000:>9.1f} k rows/s"
             f"  [{min(row.seconds):.2f}-{max(row.seconds):.2f} s]"
-            f"{row.cpu_per_million:>9.2f} CPU s/M",
+            f"{row.cpu_per_million:>9.2f} CPU s/M: {row.shares}",
             flush=True,
         )
     return rows
