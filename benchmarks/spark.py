@@ -17,8 +17,8 @@ All contenders have the same rows, of random bytes so that nothing can be compre
 or partitions, and share one session of two cores with their brokers. They take turns within each
 repetition. CPU is that of Spark, its workers and the broker together; what counts are ratios
 within one run. `read 4` minus the Parquet scan is what the way from the broker costs; the scan of
-`read all` is of the same columns, with the map of properties. For each it is said who spends the CPU
-time, and so what dominates: Spark's JVM, its Python workers, or the broker.
+`read all` is of the same columns, with the map of properties. For each it is said who spends the
+CPU time, and so what dominates: Spark's JVM, its Python workers, or the broker.
 """
 
 from __future__ import annotations
@@ -173,6 +173,7 @@ class World:
             self.kafka = stack.enter_context(KafkaBroker(folder / "kafka", partitions=QUEUES))
         self.spark: Any = session("benchmark", settings=settings)
         stack.callback(self.spark.stop)
+        self.spark.sparkContext.setLogLevel("OFF")
         self.jvm = int(self.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.parquet = str(folder / "rows.parquet")
         self.parquet_all = str(folder / "messages.parquet")
