@@ -80,7 +80,7 @@ def run(directory: Path, name_server: str) -> None:
     lake = directory / "lake"
     archive.archive(spark, lake, [TOPIC], namesrv=name_server, once=True).awaitTermination()
     for row in archive.status(lake):
-        print(f"   {row['topic']}: {row['rows']:,} messages in {row['files']} files")
+        print(f"   {row['topic']}: {row['rows']:,} messages, Parquet files: {row['files']}")
     asyncio.run(send_orders(name_server, ORDERS, 500))
 
     print("4. SQL over archive and live log, as one table")
