@@ -248,18 +248,14 @@ class Cluster:
 
     def _writable_route(self, topic: str) -> tuple[TopicRoute, int]:
         """A topic's route and how many queues at most are used of each broker."""
-        try:
-            return self.route(topic).route, _ANY_COUNT
-        except ConfigError:
+        if self._find_route(topic) is None and topic not in self._seen:
             if not self.brokers():
-                raise self._away("no broker is registered") from None
-            try:
-                template = self._routes[topic] = self.route(TEMPLATE_TOPIC)
-            except ConfigError:
-                template = None
-            if template is None:
-                raise
-            return template.route, NEW_TOPIC_QUEUES
+                raise self._away("no broker is registered")
+            template = self._find_route(TEMPLATE_TOPIC)
+            if template is not None:
+                self._routes[topic] = template
+                return template.route, NEW_TOPIC_QUEUES
+        return self.route(topic).route, _ANY_COUNT
 
     def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
         """Where a broker listens: its master, or for reading any replica that is there."""

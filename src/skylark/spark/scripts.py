@@ -31,8 +31,8 @@ def write_script(text: str, path: str) -> None:
         _write_script(text, path)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror}; set SKYLARK_CACHE_DIR to a directory of "
-            "yours"
+            f"{path} cannot be written: {error.strerror or error}; set SKYLARK_CACHE_DIR to a "
+            "directory of yours"
         ) from error
 
 
