@@ -140,7 +140,7 @@ def test_an_archive_is_compacted_and_asked_with_sql(
 # Archive and live log while both move.
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """A broker with small files, which deletes at once what is archived, and nothing else."""
     settings = {
@@ -214,6 +214,7 @@ def test_archive_and_live_log_are_one_table_at_fifty_moments(
                 time.sleep(rng.uniform(0, 0.05))
                 if moments % 20 == 19:
                     archives.compact(spark, tmp_path)
+                assert query.exception() is None
                 before = producer.sent
                 rows = look(spark, moving, tmp_path)
                 if rows is None:

@@ -18,6 +18,7 @@ Files that are replaced stay for a while: a reader lists once, and reads what it
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable
@@ -56,6 +57,11 @@ class Entry:
     def name(self) -> str:
         """The name of its file."""
         return f"{self.first:0{_DIGITS}d}-{self.last:0{_DIGITS}d}.json"
+
+    def takes_the_place_of(self, name: str) -> bool:
+        """Whether the batches of another entry, by its name, lie within this one."""
+        first, _, last = name.removesuffix(".json").partition("-")
+        return name != self.name and self.first <= int(first) and int(last) <= self.last
 
     def to_bytes(self) -> bytes:
         """As it is on the disk."""
@@ -187,9 +193,10 @@ class Catalogue:
                     (self.root / path).unlink(missing_ok=True)
                     removed += 1
             note.unlink()
-        # Entries that a crash has left beside the wider one that took their place.
+        # Entries that a crash has left beside the wider one that took their place. The archive goes
+        # on meanwhile: what has come since they were listed lies within none of them, and stays.
         for path in self._folder.glob("*.json"):
-            if all(path.name != entry.name for entry in entries):
+            if any(entry.takes_the_place_of(path.name) for entry in entries):
                 path.unlink(missing_ok=True)
         return removed + self._sweep_folders(counted, now_s - age_s)
 
@@ -198,13 +205,22 @@ class Catalogue:
         used = {Path(path).parts[1] for path in counted}
         removed = 0
         for folder in sorted(self._data.glob("batch=*")):
-            newest = max(
-                (path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0
-            )
-            if folder.name not in used and newest < before_s:
+            if folder.name not in used and _newest_s(folder) < before_s:
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder, ignore_errors=True)
         return removed
+
+
+def _newest_s(folder: Path) -> float:
+    """When a folder was last written to; what goes away meanwhile belongs to a job at work."""
+    newest = 0.0
+    for place, _, names in os.walk(folder):
+        for path in (place, *(os.path.join(place, name) for name in names)):
+            try:
+                newest = max(newest, os.stat(path).st_mtime)
+            except FileNotFoundError:
+                return math.inf
+    return newest
 
 
 def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:

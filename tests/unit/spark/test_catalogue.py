@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +135,50 @@ def test_folders_of_tries_that_were_not_finished_go_when_they_are_old(tmp_path):
     assert catalogue.sweep(written + 10) == 0
     assert catalogue.sweep(written + 3_700) == 1
     assert list((tmp_path / "data").iterdir()) == [kept]
+
+
+def test_an_entry_that_comes_while_others_are_swept_away_stays(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0, end=1))
+    listed = Catalogue.entries
+
+    def entries_and_one_more(self):
+        found = listed(self)
+        if len(found) == 1:
+            self.add(entry(1, end=2))  # The archive goes on, and its group with it.
+        return found
+
+    monkeypatch.setattr(Catalogue, "entries", entries_and_one_more)
+    catalogue.sweep(0)
+    monkeypatch.undo()
+    assert catalogue.ends() == {QUEUE: 2}
+
+
+def test_a_batch_that_is_being_written_does_not_end_a_sweep(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+    over = threading.Event()
+
+    def write():
+        """As Spark does: files in folders of their own, which go when all is done."""
+        while not over.is_set():
+            folder = catalogue.new_folder(1, 1)
+            for task in range(4):
+                task_folder = folder / "_temporary" / "0" / f"task_{task}" / "topic=T"
+                task_folder.mkdir(parents=True)
+                (task_folder / "part-0.parquet").write_bytes(b"x")
+            shutil.rmtree(folder / "_temporary")
+            (folder / "_SUCCESS").write_bytes(b"")
+            shutil.rmtree(folder)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            catalogue.sweep(time.time())
+    finally:
+        over.set()
+        writer.join()
 
 
 class Crash(Exception):
