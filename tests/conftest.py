@@ -20,6 +20,7 @@ settings.register_profile(
 settings.register_profile("campaign", deadline=None, max_examples=5_000)
 settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 
+_LINES_OF_A_FIRST_TRY = 30
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
 _WITH_SERVERS = ("interop/", "integration/")
@@ -74,6 +75,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a second try servers of its own: the first has left its messages at those it had."""
+    if isinstance(item, pytest.Function) and getattr(item, "execution_count", 1) > 1:
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            if definitions[-1].scope in ("class", "module"):
+                definitions[-1].finish(item._request)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why first tries failed: each is a bug to be found."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first try of {report.nodeid}")
+        for line in report.longreprtext.splitlines()[-_LINES_OF_A_FIRST_TRY:]:
+            terminalreporter.line(line[:200])
 
 
 @pytest.fixture(autouse=True)
