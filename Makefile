@@ -10,6 +10,9 @@ JOBS ?= 3
 INTEROP_JOBS ?= 4
 # What stays together, and what starts first, is said in tests/conftest.py.
 SPREAD := --dist loadscope --no-loadscope-reorder
+# Where an environment forbids Python to keep what it has compiled, every worker and every server that
+# the tests start would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 
 .PHONY: install demo test lint check bench interop campaign fuzz docs format clean
