@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import BrokerError, ConfigError, TransportError
@@ -60,7 +61,6 @@ _REFUSED_OPTIONS: dict[int, str] = {
 READER_GROUP = "skylark-spark-reader"
 TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4
-_ANY_COUNT = 2**31
 
 
 class Cluster:
@@ -233,7 +233,7 @@ class Cluster:
         give_up = time.monotonic() + min(self.access.retry_ms / 1000, settling_s)
         while True:
             try:
-                route, count_max = self.retried(lambda: self._writable_route(topic))
+                route = self.retried(lambda: self._writable_route(topic))
                 break
             except ConfigError:
                 if time.monotonic() + _PAUSE_S_MAX > give_up:
@@ -243,19 +243,18 @@ class Cluster:
             QueueKey(topic, data.broker_name, number)
             for data in route.queues
             if data.is_writable
-            for number in range(min(count_max, data.write_queue_nums))
+            for number in range(data.write_queue_nums)
         )
 
-    def _writable_route(self, topic: str) -> tuple[TopicRoute, int]:
-        """A topic's route and how many queues at most are used of each broker."""
+    def _writable_route(self, topic: str) -> TopicRoute:
+        """A topic's route; of a new one, that which the first send will give it."""
         if self._find_route(topic) is None and topic not in self._seen:
             if not self.brokers():
                 raise self._away("no broker is registered")
             template = self._find_route(TEMPLATE_TOPIC)
             if template is not None:
-                self._routes[topic] = template
-                return template.route, NEW_TOPIC_QUEUES
-        return self.route(topic).route, _ANY_COUNT
+                self._routes[topic] = TopicRouteBody(_new_topic_route(template.route))
+        return self.route(topic).route
 
     def broker_address(self, topic: str, broker: str, *, for_writing: bool = False) -> str:
         """Where a broker listens: its master, or for reading any replica that is there."""
@@ -507,6 +506,15 @@ class Cluster:
                             f"there are {_some(known)}"
                         )
         return found
+
+
+def _new_topic_route(template: TopicRoute) -> TopicRoute:
+    """The route of a topic that brokers make for a producer who asks for our number of queues."""
+    queues = tuple(
+        replace(data, write_queue_nums=min(data.write_queue_nums, NEW_TOPIC_QUEUES))
+        for data in template.queues
+    )
+    return replace(template, queues=queues)
 
 
 def _some(queues: Iterable[QueueKey]) -> str:

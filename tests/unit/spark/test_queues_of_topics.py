@@ -11,7 +11,7 @@ from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from skylark.protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.spark import cluster as clusters
-from skylark.spark.cluster import Cluster
+from skylark.spark.cluster import TEMPLATE_TOPIC, Cluster
 from skylark.spark.offsets import QueueKey
 from skylark.spark.options import Access, read_options
 
@@ -26,6 +26,7 @@ class NameServer(Cluster):
         self.there = list(there)
         self.queues_each = 1
         self.without_topic: set[str] = set()
+        self.template_queues = 0  # 0: brokers make no topics by themselves.
 
     def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
         names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
@@ -35,6 +36,9 @@ class NameServer(Cluster):
         if code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             return TopicList(("Topic",) if names else ()).to_json()
         count = self.queues_each
+        if fields["topic"] == TEMPLATE_TOPIC and self.template_queues:
+            queues = tuple(QueueData(name, 8, self.template_queues, 7) for name in names)
+            return TopicRouteBody(TopicRoute(tuple(brokers.values()), queues)).to_json()
         # As name servers do, who forget a topic with its last broker.
         serving = [name for name in names if name not in self.without_topic]
         if not serving:
@@ -101,6 +105,16 @@ def test_a_sinks_topic_that_nobody_has_is_said_at_once() -> None:
     with pytest.raises(ConfigError, match="option topic: there is no topic Topic at ns:1; make"):
         cluster.writable_queues("Topic")
     assert clusters.time.monotonic() == 0.0
+
+
+@pytest.mark.parametrize(("allowed", "made"), [(8, 4), (2, 2)])
+def test_a_new_topic_has_the_queues_that_a_producer_asks_for(allowed: int, made: int) -> None:
+    cluster = NameServer("ab")
+    cluster.without_topic = {"a", "b"}
+    cluster.template_queues = allowed
+    wanted = [QueueKey("Topic", name, number) for name in "ab" for number in range(made)]
+    assert cluster.writable_queues("Topic") == wanted
+    assert cluster.writable_queues("Topic") == wanted  # Also from what is remembered.
 
 
 def test_a_topic_is_gone_where_its_broker_is_there_without_it() -> None:
