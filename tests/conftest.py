@@ -23,7 +23,9 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 _LINES_OF_A_FIRST_TRY = 30
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
-_WITH_SERVERS = ("interop/", "integration/")
+# Handed to the workers by themselves. Others go by files: there is one server for a file, and to hand
+# out a short test takes longer than the test.
+_ONE_BY_ONE = ("crash/", "property/", "simulation/")
 # Each takes a worker for a minute or more.
 _LONG_FILES = {
     f"interop/test_{name}.py"
@@ -50,18 +52,18 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0].removeprefix("tests/")
 
 
-class _ServersTogether(LoadScopeScheduling):
-    """Keeps tests that share servers on one worker: those of a file, or of a group."""
+class _InWholeFiles(LoadScopeScheduling):
+    """Hands out groups of files, files, and single tests where those take long."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return _GROUPS.get(file, file if file.startswith(_WITH_SERVERS) else nodeid)
+        return _GROUPS.get(file, nodeid if file.startswith(_ONE_BY_ONE) else file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are spread over the workers."""
-    return _ServersTogether(config, log)
+    return _InWholeFiles(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
