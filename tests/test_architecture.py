@@ -27,6 +27,7 @@ LAYERS = {
     "nameserver": {"store", "replication", "remote", "filter", "protocol"},
     "broker": {"store", "replication", "remote", "filter", "protocol", "sandbox"},
     "client": {"remote", "net", "filter", "protocol"},
+    "sync": {"client"},
     "admin": {"client", "remote"},
     "compat": {"client", "sync", "remote", "protocol"},
     "sql": {"client", "sync", "protocol"},
@@ -52,12 +53,12 @@ LAYERS = {
 # Files that know more than their folder: they build the parts and run them.
 WIDER = {
     "__main__.py": {"cli"},
-    "sync.py": {"client"},
     "log_shipper.py": {"client"},
     "__init__.py": {"client", "remote"},
     "nameserver/app.py": {"net"},
     "nameserver/address_service.py": {"net"},
     "broker/app.py": {"net"},
+    "broker/process.py": {"net"},
     "replication/links.py": {"net"},
     "replication/raft_links.py": {"net"},
     "replication/controller/app.py": {"net"},

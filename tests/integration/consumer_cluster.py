@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from skylark.broker.app import os_broker
 from skylark.broker.config import BrokerConfig
+from skylark.broker.process import os_broker
 from skylark.clock import SystemClock
 from skylark.nameserver.app import NameServer
 from skylark.nameserver.config import NameServerConfig

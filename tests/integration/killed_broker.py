@@ -44,7 +44,7 @@ from typing import Any, NoReturn
 from broker_ports import free_port
 
 import skylark
-import skylark.broker.app  # So that a fork has it.
+import skylark.broker.process  # So that a fork has it.
 import skylark.logs
 import skylark.nameserver.app
 from skylark import Message, MessageQueue, ReceivedMessage

@@ -32,7 +32,7 @@ from pathlib import Path
 from killed_broker import Nursery, free_port
 
 import skylark
-import skylark.broker.app  # So that a fork has it.
+import skylark.broker.process  # So that a fork has it.
 from skylark.clock import SystemClock
 from skylark.net import AsyncioNetwork, Channels
 from skylark.protocol.command import Command

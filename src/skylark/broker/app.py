@@ -1,4 +1,4 @@
-"""Broker: builds the parts and runs them in order; run() is the process around it.
+"""Broker: opens the store, has its parts made and runs them in order.
 
 start                                       stop, the same backwards
 lock, open and recover the store            flush, checkpoint, no mark of a crash
@@ -18,21 +18,18 @@ import dataclasses
 import logging
 import os
 import random
-import re
-import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from .. import collector
-from ..clock import Clock, SystemClock
+from ..clock import Clock
 from ..errors import BrokerError, StoreError, TransportError
 from ..model.addresses import AddressList
 from ..model.topic import TopicConfig
 from ..net.channel import Channels
 from ..net.config import NetConfig
 from ..net.listener import Listener
-from ..net.network import AsyncioNetwork, Network, local_name_and_ip, resolved
+from ..net.network import Network
 from ..net.switchboard import AnyHandler, BatchHandler, Handler, RawHandler, Switchboard
 from ..net.tasks import TaskScope, to_the_end
 from ..protocol.bodies import ConsumerOffsetTable, HeartbeatData
@@ -48,47 +45,27 @@ from ..remote.addresses import (
     HttpFetch,
 )
 from ..replication import EpochTable
-from ..replication.raft_group import RaftGroup
 from ..replication.raft_store import require_no_group
 from ..sandbox import Workers
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
-from ..store.retention import Retention
 from . import handlers
-from .archived import Archived
-from .arrivals import Arrivals
-from .clients import Clients
+from .assembly import Assembly, Outside
 from .config import FAST_PORT_STEP, BrokerConfig, LiveConfig
-from .delay import DelayService
-from .durability import AgreedWaiter, FlushWaiter
-from .filter_server import FilterServer
-from .filters import FilterTable
-from .flow import FlowControl
-from .groups import GroupTable
-from .identity import Identity
-from .locks import QueueLocks
 from .observer import Observer
-from .offsets import ConsumerOffsets
 from .parts import Parts
 from .processors.heartbeat import HeartbeatProcessor
-from .raft_mode import RaftMode, raft_config
 from .refill import KnownReplicas, Refill, replica_addresses
 from .registration import Registration
-from .replication import Replication, make_secret
+from .replication import make_secret
 from .slave_sync import SlaveSync
-from .staging import StagingService
-from .state_log import StateLog
-from .stats import SAMPLE_MS, Both, BrokerStats
-from .timers import TimerService
-from .topics import TopicTable
-from .transactions import TransactionService
+from .stats import SAMPLE_MS
 
 logger = logging.getLogger(__name__)
 
 SELF_CHECK_TIMEOUT_MS: Final = 3_000
 KNOW_REPLICAS_MS: Final = 3_000
 SAVE_FILTERS_MS: Final = 10_000
-_NOT_IN_NAMES: Final = re.compile(r"[^%|a-zA-Z0-9_-]")  # A host name may have dots, a topic none.
 _NOT_ON_THE_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
@@ -126,12 +103,18 @@ class Broker:
         self._network = network
         self._files = files
         self._rng = rng
-        self._host_ip = host_ip
-        self._observer = observer
+        self._outside = Outside(
+            clock=clock,
+            network=network,
+            files=files,
+            rng=rng,
+            random_bytes=rng.randbytes if random_bytes is None else random_bytes,
+            host_ip=host_ip,
+            observer=observer,
+            workers=workers,
+        )
         self._on_config = on_config
         self._known_replicas: KnownReplicas | None = None
-        self._random_bytes = rng.randbytes if random_bytes is None else random_bytes
-        self._workers = workers
         self._registration_key = (
             RegistrationKey(config.registration_key) if config.registration_key else None
         )
@@ -231,7 +214,14 @@ class Broker:
         )
         offsets = await self._refill(store, channels)
         flusher = Flusher(store, clock)
-        parts = self.parts = self._build(store, flusher, channels)
+        assembly = Assembly(
+            self._live,
+            self._outside,
+            store,
+            flusher,
+            remote=lambda address: RemoteBroker(channels, address),
+        )
+        parts = self.parts = assembly.build(on_config=self._config_changed, announce=self._announce)
         if offsets is not None:
             moved = parts.offsets.merge_forward(offsets)
             logger.info("%d committed offsets were further on at a replica", moved)
@@ -321,7 +311,7 @@ class Broker:
             self._network,
             remote=lambda address: RemoteBroker(channels, address),
             name_servers=[self._name_server(channels, address) for address in config.name_servers],
-            secret=make_secret(config, epochs, self._random_bytes),
+            secret=make_secret(config, epochs, self._outside.random_bytes),
             known=known,
         ).run()
 
@@ -392,195 +382,6 @@ class Broker:
             fast = dataclasses.replace(config, listen_port=config.listen_port + FAST_PORT_STEP)
             board = _switchboard(table, parts, without=_NOT_ON_THE_FAST_PORT)
             await stack.enter_async_context(Listener(fast, board, self._network))
-
-    def _build(self, store: MessageStore, flusher: Flusher, channels: Channels) -> Parts:
-        live, clock, files = self._live, self._clock, self._files
-        config = live.current
-        folder = os.path.join(store.config.store_path_root_dir, "config")
-        files.make_directory(folder)
-        topics = TopicTable(config, os.path.join(folder, "topics.json"), files, clock)
-        groups = GroupTable(
-            os.path.join(folder, "subscriptionGroup.json"),
-            files,
-            clock,
-            may_create=lambda: live.current.auto_create_subscription_group,
-        )
-        offsets = ConsumerOffsets(
-            os.path.join(folder, "consumerOffset.json"),
-            files,
-            clock,
-            max_offset=store.max_offset,
-        )
-        locks = QueueLocks(clock, lease_ms=lambda: live.current.queue_lock_lease_ms)
-        arrivals = Arrivals(store, clock)
-        store.set_on_arrivals(arrivals.arrived)
-        stats = BrokerStats(clock, cluster=config.broker_cluster_name)
-        observer = stats if self._observer is None else Both(stats, self._observer)
-        group: RaftGroup | None = None
-        waiter: FlushWaiter = flusher
-        if config.is_raft:
-            group = self._raft_group(store, flusher)
-            waiter = AgreedWaiter(store, group.quorum)
-        delay = DelayService(
-            store,
-            arrivals,
-            waiter,
-            clock,
-            os.path.join(folder, "delayOffset.json"),
-            files,
-            save_interval_ms=config.flush_delay_offset_interval,
-            observer=observer,
-        )
-        identity = Identity(live, ip=self._host_ip, port=config.listen_port)
-        state: StateLog | None = None
-        if config.is_raft:
-            state = StateLog(
-                store,
-                arrivals,
-                identity,
-                clock,
-                os.path.join(folder, "raftState.json"),
-                files,
-                topics=topics,
-                groups=groups,
-                offsets=offsets,
-                locks=locks,
-                delay=delay,
-            )
-        topics.load()
-        groups.load()
-        offsets.load()
-        delay.load()
-        if state is not None:
-            state.load()
-
-        def may_notify(name: str) -> bool:
-            group = groups.get(name)
-            return live.current.notify_consumer_ids_changed_enable and (
-                group is None or group.notify_consumer_ids_changed_enable
-            )
-
-        flow = FlowControl(live, store, clock)
-        replication = Replication(
-            live,
-            store,
-            flusher,
-            files,
-            clock,
-            self._network,
-            remote=lambda address: RemoteBroker(channels, address),
-            random_bytes=self._random_bytes,
-        )
-        replication.on_truncated = offsets.cut_to_ends
-
-        def replaced(epoch: int) -> None:
-            flow.replaced_by = epoch
-            logger.critical("a master of epoch %d has taken our place; no more writes", epoch)
-
-        replication.on_replaced = replaced
-        clients = Clients(
-            clock, expiry_ms=lambda: live.current.client_expiry_ms, may_notify=may_notify
-        )
-        filters = FilterTable(live, os.path.join(folder, "consumerFilter.json"), files, clock)
-        filters.load()
-        predicates = filters.predicates = FilterServer(
-            live, os.path.join(folder, "filterPredicates.json"), files, clock, self._workers
-        )
-        predicates.load()
-        clients.on_group_gone = filters.unregister
-        store.dispatcher.bitmap_of = filters.bitmap_of
-        transactions = TransactionService(
-            live,
-            identity,
-            topics=topics,
-            clients=clients,
-            offsets=offsets,
-            store=store,
-            arrivals=arrivals,
-            flusher=waiter,
-            clock=clock,
-            observer=observer,
-        )
-        transactions.load()
-        staging = StagingService(
-            identity,
-            store=store,
-            clock=clock,
-            timeout_ms=config.staged_rows_timeout_hours * 3_600_000,
-        )
-        staging.load()
-        archived = Archived(live, offsets, store)
-        timers = TimerService(
-            live,
-            identity,
-            store=store,
-            arrivals=arrivals,
-            flusher=waiter,
-            clock=clock,
-            files=files,
-            observer=observer,
-        )
-        timers.load()
-        raft: RaftMode | None = None
-        keepers: list[_Keeper] = [delay, timers, transactions, staging, archived]
-        if group is not None and state is not None:
-            raft = RaftMode(
-                live,
-                identity,
-                store,
-                group,
-                state,
-                clock,
-                delay=delay,
-                timers=timers,
-                transactions=transactions,
-                staging=staging,
-            )
-            flow.not_leading = raft.refusal
-            keepers.append(state)
-        return Parts(
-            live=live,
-            identity=identity,
-            topics=topics,
-            groups=groups,
-            clients=clients,
-            offsets=offsets,
-            locks=locks,
-            arrivals=arrivals,
-            delay=delay,
-            timers=timers,
-            transactions=transactions,
-            staging=staging,
-            filters=filters,
-            predicates=predicates,
-            flow=flow,
-            replication=replication,
-            raft=raft,
-            observer=observer,
-            stats=stats,
-            store=store,
-            flusher=flusher,
-            waiter=waiter,
-            retention=Retention(store, clock, undelivered_from=lambda: _oldest(*keepers)),
-            files=files,
-            clock=clock,
-            rng=self._rng,
-            booted_at_ms=clock.now_ms(),
-            on_config=self._config_changed,
-            announce=self._announce,
-        )
-
-    def _raft_group(self, store: MessageStore, flusher: Flusher) -> RaftGroup:
-        return RaftGroup(
-            raft_config(self._live.current),
-            store,
-            flusher,
-            files=self._files,
-            clock=self._clock,
-            network=self._network,
-            rng=self._rng,
-            random_bytes=self._random_bytes,
-        )
 
     # While it runs.
 
@@ -700,16 +501,6 @@ async def _as_it_was_raised(
         raise group.exceptions[0] from None
 
 
-class _Keeper(Protocol):
-    def undelivered_from(self) -> int | None: ...
-
-
-def _oldest(*keepers: _Keeper) -> int | None:
-    """The first physical offset that any of them still needs."""
-    needed = (keeper.undelivered_from() for keeper in keepers)
-    return min((offset for offset in needed if offset is not None), default=None)
-
-
 def _save(parts: Parts) -> None:
     try:
         if parts.raft is not None:
@@ -772,96 +563,3 @@ def _switchboard(
 
 def _report_recovery(what: str, done: int, total: int) -> None:
     logger.info("recovery: %s, %d of %d", what, done, total)
-
-
-# The process.
-
-
-def run(config: BrokerConfig) -> int:
-    """Be a broker until told to stop; return the exit code.
-
-    SIGTERM and SIGINT let what is under way finish; a second one does not wait for it. Raises what
-    kept it from starting: OSError for the port, StoreError and ConfigError for files and settings.
-    """
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        try:
-            return runner.run(_serve(config))
-        except asyncio.CancelledError:
-            return 1  # Told twice: left without finishing.
-
-
-async def _serve(config: BrokerConfig) -> int:
-    stop = asyncio.Event()
-    on_signals(stop)
-    broker = os_broker(config)
-    async with broker:
-        collector.settle()
-        print(broker.boot_line, flush=True)
-        await stop.wait()
-        has_failed = broker.has_failed
-    return 1 if has_failed else 0
-
-
-def os_broker(config: BrokerConfig) -> Broker:
-    """A broker on this machine's clocks, network and files; names and addresses filled in."""
-    from ..store import OsFiles
-
-    name, ip = local_name_and_ip()
-    if config.listen_host.startswith("127.") or config.listen_host in ("localhost", "::1"):
-        ip = "127.0.0.1"
-    if config.broker_ip1:
-        ip = resolved(config.broker_ip1)
-    if not config.broker_name:
-        config = config.replace(broker_name=_NOT_IN_NAMES.sub("_", name) or "broker-a")
-    return Broker(
-        config,
-        clock=SystemClock(),
-        network=AsyncioNetwork(),
-        files=OsFiles(),
-        rng=random.Random(),
-        host_ip=ip,
-        on_config=_set_log_level,
-        random_bytes=random.SystemRandom().randbytes,
-        workers=_workers(config),
-    )
-
-
-def _workers(config: BrokerConfig) -> Workers | None:
-    if not config.filter_server_nums:
-        return None
-    from ..sandbox import OsWorkers, WorkerLimits
-
-    return OsWorkers(
-        WorkerLimits(
-            memory_bytes=config.filter_server_memory_bytes,
-            timeout_ms=config.filter_server_timeout_ms,
-        )
-    )
-
-
-def _set_log_level(config: BrokerConfig) -> None:
-    logging.getLogger("skylark").setLevel(config.log_level.upper())
-
-
-def on_signals(stop: asyncio.Event) -> None:
-    """Let SIGTERM and SIGINT set an event, and a second one cancel the current task."""
-    main = asyncio.current_task()
-    assert main is not None
-
-    def told() -> None:
-        if stop.is_set():
-            main.cancel()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The fastest event loop that is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

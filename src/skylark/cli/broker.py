@@ -62,6 +62,6 @@ def _main(program: str, arguments: argparse.Namespace) -> int:
                 print(f"{item.key}={item.value}")
         return exits.DONE
 
-    from ..broker.app import run
+    from ..broker.process import run
 
     return roles.run_role(loaded, LOG_FILE_NAME, run)

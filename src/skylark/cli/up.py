@@ -180,7 +180,7 @@ def _number(text: str, flag: str, low: int, high: int) -> int:
 
 def _run(plan: Plan) -> int:
     from .. import logs
-    from ..broker.app import loop_factory
+    from ..broker.process import loop_factory
 
     config = plan.brokers[0].config
     # Files hold what others need not read; group and world get nothing by default.
@@ -204,7 +204,7 @@ def _run(plan: Plan) -> int:
 
 
 async def _serve(plan: Plan) -> int:
-    from ..broker.app import on_signals, os_broker
+    from ..broker.process import on_signals, os_broker
     from ..nameserver.app import NameServer
     from ..net import AsyncioNetwork
     from ..store import OsFiles

@@ -19,8 +19,9 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from ..broker.app import Broker, loop_factory, os_broker
+from ..broker.app import Broker
 from ..broker.config import BrokerConfig
+from ..broker.process import loop_factory, os_broker
 from ..client.connect import connect
 from ..client.facade import Client
 from ..clock import SystemClock

@@ -145,7 +145,7 @@ class RaftWorld(BrokerWorld):
 
 @pytest.fixture
 def raft(monkeypatch: pytest.MonkeyPatch) -> Iterator[RaftWorld]:
-    monkeypatch.setattr("skylark.broker.app.RaftGroup", FakeGroup)
+    monkeypatch.setattr("skylark.broker.assembly.RaftGroup", FakeGroup)
     world = RaftWorld()
     yield world
     world.loop.close()

@@ -267,7 +267,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerConfi
         configs.append(config)
         return 0
 
-    monkeypatch.setattr("skylark.broker.app.run", run)
+    monkeypatch.setattr("skylark.broker.process.run", run)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
