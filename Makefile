@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PYTEST := $(BIN)/python -X dev -W error::ResourceWarning -m pytest
 # Tests wait for timers, disks and other processes much of their time, Apache's programs even more.
-JOBS ?= 3
-INTEROP_JOBS ?= 4
+JOBS ?= 4
+INTEROP_JOBS ?= 5
 # What stays together, and what starts first, is said in tests/conftest.py.
 SPREAD := --dist loadscope --no-loadscope-reorder
 # Where an environment forbids Python to keep what it has compiled, every worker and every server that
@@ -15,7 +15,7 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 TWINS := tests/property $(addprefix tests/unit/,protocol store broker net nameserver replication spark)
 
-.PHONY: install demo test lint check bench interop campaign fuzz docs format clean
+.PHONY: install demo test lint check bench peers interop campaign fuzz docs format clean
 
 install: $(STAMP)
 
@@ -42,8 +42,11 @@ lint: install
 
 check: lint test
 
-interop: install
-	$(BIN)/python tests/interop/fetch.py
+# Apache's programs and its clients in other languages, from their registries.
+peers:
+	$(PYTHON) tests/interop/fetch.py
+
+interop: install peers
 	$(PYTEST) -n $(INTEROP_JOBS) $(SPREAD) tests/interop
 
 bench: install
