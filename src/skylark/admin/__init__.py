@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ..lazy import front_door
 
 if TYPE_CHECKING:
-    from .client import NEWEST as NEWEST
     from .client import AdminClient as AdminClient
     from .client import connect as connect
     from .figures import BrokerFigures as BrokerFigures
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from .figures import TopicPlace as TopicPlace
     from .figures import TopicSummary as TopicSummary
     from .figures import TrackState as TrackState
+    from .groups import NEWEST as NEWEST
     from .growth import GrownTopic as GrownTopic
     from .growth import GrowthPlan as GrowthPlan
     from .growth import Planned as Planned
@@ -57,7 +57,8 @@ else:
                 "Problem",
             ),
             "raft_figures": ("RaftFigures",),
-            "client": ("NEWEST", "AdminClient", "connect"),
+            "client": ("AdminClient", "connect"),
+            "groups": ("NEWEST",),
             "figures": (
                 "BrokerFigures",
                 "FoundMessage",

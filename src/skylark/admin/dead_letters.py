@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..client import Client
 from ..client.second_chance import try_again
 from ..errors import ClientError, NoRoute
 from ..model.message import Property, StoredMessage
 from ..model.topic import dlq_topic
+from .reach import Reach
 
 _READER_GROUP = "skylark-dead-letters"
 
@@ -40,14 +39,10 @@ class DeadLetter:
         return self.message.properties.get(Property.RETRY_TOPIC, "")
 
 
-class _HasClient(Protocol):
-    _client: Client
-
-
-class DeadLetterActions:
+class DeadLetterActions(Reach):
     """What an AdminClient can do with dead letters."""
 
-    async def dead_letters(self: _HasClient, group: str) -> AsyncIterator[DeadLetter]:
+    async def dead_letters(self, group: str) -> AsyncIterator[DeadLetter]:
         """All dead letters of a group, queue by queue, oldest first."""
         topic = dlq_topic(group)
         try:
@@ -66,7 +61,7 @@ class DeadLetterActions:
                         break
                     offset = found.next_begin_offset
 
-    async def resend_dead_letter(self: _HasClient, letter: DeadLetter) -> None:
+    async def resend_dead_letter(self, letter: DeadLetter) -> None:
         """Let the group have a message once more, from its first try on."""
         if not letter.origin:
             raise ClientError(

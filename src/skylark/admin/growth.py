@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ..clock import Clock
 from ..errors import BrokerError, ClientError
 from ..model.group import SubscriptionGroupConfig, is_system_group
 from ..model.topic import TopicConfig
@@ -84,10 +83,6 @@ class GrownTopic:
 
 class GrowthActions(SurveyActions):
     """The part of AdminClient that fills new brokers."""
-
-    @property
-    def _clock(self) -> Clock:
-        raise NotImplementedError
 
     async def plan_growth(
         self,

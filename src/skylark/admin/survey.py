@@ -6,16 +6,15 @@ is left open. Members are asked at the same time, so a replica's lag is that of 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import BrokerError, NoRoute, TransportError
 from ..model.route import MASTER_ID, BrokerData
 from ..model.topic import TopicConfig
-from ..remote import NameServers, RemoteBroker
 from .asking import each
 from .raft_figures import RaftFigures
+from .reach import Reach
 from .topology import (
     WRITE,
     BrokerGroup,
@@ -26,17 +25,8 @@ from .topology import (
 )
 
 
-class SurveyActions(ABC):
+class SurveyActions(Reach):
     """The part of AdminClient that looks at the whole of a cluster."""
-
-    @property
-    @abstractmethod
-    def _name_servers(self) -> NameServers:
-        """All of them."""
-
-    @abstractmethod
-    def _remote(self, address: str) -> RemoteBroker:
-        """Calls to one broker."""
 
     async def cluster_status(self, *, cluster: str | None = None) -> ClusterStatus:
         """How everybody is doing; raises TransportError where no name server answers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -10,8 +9,8 @@ from typing import Final
 from ..errors import BrokerError, ClientError
 from ..model.message import Message
 from ..model.recurrence import parse_recurrence
-from ..model.route import BrokerData
 from ..remote import RemoteBroker
+from .reach import Reach
 
 QUERY_NOT_FOUND: Final = 22
 NOT_SUPPORTED: Final = 3
@@ -45,18 +44,8 @@ class AddedRepeat:
     due_ms: int
 
 
-class TimerActions(ABC):
+class TimerActions(Reach):
     """The part of AdminClient that is about timers."""
-
-    @abstractmethod
-    async def brokers(
-        self, *, cluster: str | None = None, broker: str | None = None
-    ) -> list[BrokerData]:
-        """The brokers that the name servers know."""
-
-    @abstractmethod
-    def _remote(self, address: str) -> RemoteBroker:
-        """Calls to one of them."""
 
     async def timers(
         self,
