@@ -23,8 +23,8 @@ settings.load_profile(os.environ.get("SKYLARK_HYPOTHESIS", "repeatable"))
 _LINES_OF_A_FIRST_TRY = 30
 # Files with few and long tests come first, so that no worker sits idle beside the last of them.
 _LONGEST_FIRST = ("interop", "integration", "crash", "simulation")
-# Handed to the workers by themselves. Others go by files: there is one server for a file, and to hand
-# out a short test takes longer than the test.
+# Handed to the workers by themselves. Others go by files: there is one server for a file, and to
+# hand out a short test takes longer than the test.
 _ONE_BY_ONE = ("crash/", "property/", "simulation/")
 # Each takes a worker for a minute or more.
 _LONG_FILES = {
