@@ -123,7 +123,7 @@ class FrameDecoder:
 
     __slots__ = ("_limits", "_rest", "_wanted", "error")
 
-    def __init__(self, limits: FrameLimits = FrameLimits()) -> None:  # noqa: B008
+    def __init__(self, limits: FrameLimits = FrameLimits()) -> None:
         self._limits = limits
         self._rest = bytearray()
         self._wanted = 0  # With fewer bytes than this in hand no further frame can be complete.
