@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_ports import free_port
 
 import skylark
 from skylark.model.message import Message
@@ -62,27 +60,12 @@ def start_spark(
     return spark
 
 
-def free_ports() -> tuple[int, int]:
-    """A port, and one whose neighbours are free as well; none that the system gives to others."""
-    rng = random.Random(os.urandom(8))
-    while True:
-        port = rng.randrange(11_000, 30_000)
-        with contextlib.ExitStack() as stack:
-            try:
-                for number in (port, port + 7, port + 5, port + 8):
-                    taken = stack.enter_context(socket.socket())
-                    taken.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return port, port + 7
-
-
 class Cluster:
     """`skylark up` as a process of its own."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._ports = free_ports()
+        self._ports = free_port(), free_port()
         self._process: subprocess.Popen[str] | None = None
 
     @property

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from broker_ports import free_port
 
 from skylark.clock import SystemClock
 from skylark.errors import BrokerError, TransportError
@@ -42,17 +42,6 @@ SMALL = {
     "stopGraceMs": "0",
     "haClusterKey": "of this test",
 }
-
-
-def free_port() -> int:
-    """A port with two below, for old clients, and one above, for replicas, free as well."""
-    for _ in range(200):
-        port = random.SystemRandom().randrange(12_000, 32_000)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for one in (port - 2, port, port + 1):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", one))
-            return port
-    raise AssertionError("no free ports")
 
 
 class Server:

@@ -91,6 +91,7 @@ def wait_until(
 # Below the kernel's range for outgoing connections: a port out of that range may be taken by any
 # client between our look and the server's start.
 _PORTS = range(12_000, 32_000)
+_SHARES = 10  # Workers that run beside each other have a share each.
 _given: set[int] = set()
 
 
@@ -105,9 +106,12 @@ def free_broker_port() -> int:
 
 
 def _free_port(steps: tuple[int, ...]) -> int:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    size = len(_PORTS) // _SHARES
+    share = _PORTS[worker % _SHARES * size :][2 : size - 1]
     chance = random.SystemRandom()  # Two runs at once must not choose alike.
     for _ in range(1000):
-        port = chance.choice(_PORTS)
+        port = chance.choice(share)
         wanted = [port + step for step in steps]
         if _given.isdisjoint(wanted) and all(_is_free(one) for one in wanted):
             _given.update(wanted)
