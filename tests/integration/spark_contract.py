@@ -9,6 +9,7 @@ test_spark.py shows.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import pathlib
 import re
 from collections.abc import Iterator
@@ -198,6 +199,8 @@ def _field(name: str, value: Any) -> types.StructField:
         kind = types.MapType(types.StringType(), types.StringType())
     elif isinstance(value, list):
         kind = types.ArrayType(types.StringType())
+    elif isinstance(value, datetime.datetime):
+        kind = types.TimestampType()
     return types.StructField(name, kind)
 
 

@@ -6,6 +6,7 @@ option that the page does not have.
 
 from __future__ import annotations
 
+import datetime
 import json
 import socket
 import time
@@ -640,6 +641,69 @@ def test_columns_that_are_not_there_are_refused(world: World, use: type) -> None
         make = source.streamReader if use is StreamReading else source.reader
         with pytest.raises(ConfigError, match=problem):
             make(schema)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("use", WRITE, ids=lambda kind: kind.name)
+def test_a_row_becomes_the_message_that_its_columns_say(
+    world: World, use: Any, guarantee: str
+) -> None:
+    topic, own = f"Columns-{guarantee}-{use.name[:3]}", {"a": "1", "b": "two"}
+    options = {"topic": "T", "sinkId": topic, "deliveryGuarantee": guarantee}
+    row = {"topic": topic, "tag": "X", "keys": ["k-1", "k-2"], "properties": own}
+    rows = [{**row, "body": bytes([number]), "queue_id": number % 4} for number in range(8)]
+    use(world.address).write(rows, **options)
+    found = BatchReading(world.address).rows(topic=topic)
+    assert sorted((one["queue_id"], one["body"]) for one in found) == sorted(
+        (one["queue_id"], one["body"]) for one in rows
+    )
+    for one in found:
+        assert (one["tag"], one["keys"]) == ("X", "k-1 k-2")
+        assert own.items() <= dict(one["properties"]).items()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("use", WRITE, ids=lambda kind: kind.name)
+def test_rows_with_one_sharding_key_keep_their_order_in_one_queue(
+    world: World, use: Any, guarantee: str
+) -> None:
+    topic = f"Sharded-{guarantee}-{use.name[:3]}"
+    rows = [{"body": bytes([number]), "sharding_key": f"k{number % 5}"} for number in range(40)]
+    use(world.address).write(rows, topic=topic, sinkId=topic, deliveryGuarantee=guarantee)
+    found = BatchReading(world.address).rows(topic=topic)
+    assert sorted(one["body"] for one in found) == [bytes([number]) for number in range(40)]
+    for key in range(5):
+        mine = [one for one in found if one["body"][0] % 5 == key]
+        (queue,) = {one["queue_id"] for one in mine}
+        # Of each task, 20 rows here.
+        for half in (range(20), range(20, 40)):
+            order = [one["body"][0] for one in mine if one["body"][0] in half]
+            assert order == sorted(order), f"queue {queue}"
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("use", WRITE, ids=lambda kind: kind.name)
+def test_a_row_is_delivered_at_its_time(world: World, use: Any, guarantee: str) -> None:
+    topic = f"Timed-{guarantee}-{use.name[:3]}"
+    now = datetime.datetime.now(datetime.UTC)
+    due = [now + datetime.timedelta(seconds=seconds) for seconds in (-70 * 365 * 86_400, 0.5, 1)]
+    rows = [{"body": bytes([n]), "deliver_time": one} for n, one in enumerate(due)]
+    for _ in range(2 if guarantee == "exactly_once" else 1):
+        use(world.address).write(rows, topic=topic, sinkId=topic, deliveryGuarantee=guarantee)
+    deadline = time.monotonic() + 30
+    while len(found := BatchReading(world.address).rows(topic=topic)) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert sorted(one["body"] for one in found) == [b"\0", b"\1", b"\2"]
+    for one in found:
+        assert one["store_time"] >= due[one["body"][0]] - datetime.timedelta(milliseconds=1)
+
+
+def test_a_level_goes_with_rows_that_are_sent_at_once(world: World) -> None:
+    rows = [{"body": "x", "delay_level": 1}]
+    for use in WRITE:
+        with pytest.raises(ConfigError, match=r"column delay_level: .*use deliver_time, or set"):
+            use(world.address).write(rows, topic="T", deliveryGuarantee="exactly_once")
 
 
 @pytest.mark.parametrize(

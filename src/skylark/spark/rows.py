@@ -185,7 +185,7 @@ def single_rows(
             properties[Property.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
         properties[Property.UNIQ_KEY] = ids.next()
         if deliver_at is not None:
-            properties[Property.TIMER_DELIVER_MS] = str(int(deliver_at.timestamp() * 1_000))
+            properties[Property.TIMER_DELIVER_MS] = str(max(0, int(deliver_at.timestamp() * 1_000)))
         if level:
             properties[Property.DELAY] = str(level)
         properties[Property.WAIT] = "true"

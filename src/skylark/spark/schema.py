@@ -135,9 +135,8 @@ def check_sink_schema(schema: StructType, *, has_topic: bool, at_once: bool) -> 
         raise ConfigError("columns queue_id and sharding_key exclude each other")
     if {"deliver_time", "delay_level"} <= names:
         raise ConfigError("columns deliver_time and delay_level exclude each other")
-    delayed = sorted(names & {"deliver_time", "delay_level"})
-    if at_once and delayed:
+    if at_once and "delay_level" in names:
         raise ConfigError(
-            f"column {delayed[0]}: rows that appear all at once cannot be delayed; set "
-            "deliveryGuarantee=at_least_once"
+            "column delay_level: rows that appear all at once have no levels; use deliver_time, or "
+            "set deliveryGuarantee=at_least_once"
         )

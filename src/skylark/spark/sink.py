@@ -80,7 +80,7 @@ class Sender:
         for row in single_rows(batch, self._options.topic, self._ids):
             queue = self._choose(row, spread)
             self.rows += 1
-            if row.is_delayed:
+            if row.is_delayed and self._stage is None:
                 # A batch has one delay for all; and these go where no batch goes.
                 self._flush_queue(queue)
                 self._send_one(queue, row.entry)
