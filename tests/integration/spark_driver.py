@@ -60,18 +60,14 @@ def wait_for_end(over: threading.Event) -> None:
 
 def add_steps() -> None:
     """The steps of the archive, all of which are in the driver itself."""
-    files_in, add = archives._files_in, Catalogue.add
-
-    def listed(root: Path, folder: Path) -> Any:
-        found = files_in(root, folder)
-        step("archive-files" if folder.name.count("-") == 0 else "compact-files")
-        return found
+    add = Catalogue.add
 
     def added(catalogue: Catalogue, entry: Entry) -> None:
         add(catalogue, entry)
         step("archive-entry" if entry.first == entry.last else "compact-entry")
 
-    archives._files_in = listed
+    archives.write_files = after("archive-files", archives.write_files)  # type: ignore[attr-defined]
+    archives._files_in = after("compact-files", archives._files_in)
     Catalogue.add = added  # type: ignore[method-assign, assignment]
     Catalogue.note_replaced = after(  # type: ignore[method-assign]
         "compact-note", Catalogue.note_replaced

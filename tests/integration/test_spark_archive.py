@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import random
 import shutil
@@ -135,6 +136,41 @@ def test_an_archive_is_compacted_and_asked_with_sql(
     words = ["pipeline", "sql", query, "-t", "Asked", "--archive", str(tmp_path), "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == [{"top": 89}]
+
+
+def test_the_archive_has_what_the_log_has_column_for_column(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.send(
+        Message(
+            "Columns", b"\x00\xff%d" % number, tag=("A", "b c", None)[number % 3],
+            keys=[f"k{number}", "ключ"][: number % 3], properties={"n": str(number)},
+        )
+        for number in range(50)
+    )  # fmt: skip
+    archived(spark, cluster, tmp_path, "Columns", 20)
+    orphan = next((tmp_path / "data").rglob("*.parquet")).with_name("00000-of-nobody-0.parquet")
+    orphan.write_bytes(b"of an attempt that nobody took")
+    log = spark.read.format("skylark").option("namesrv", cluster.address)
+    wanted = sorted(map(comparable, log.option("topic", "Columns").load().collect()))
+    assert len(wanted) == 50
+    for _ in range(2):
+        table = archives.table(spark, tmp_path, "Columns", namesrv=cluster.address, live=False)
+        assert sorted(map(comparable, table.collect())) == wanted
+        hours = {path.name for path in (tmp_path / "data").glob("*/*/hour=*")}
+        assert hours == {f"hour={hour:%Y-%m-%dT%H}" for *_, hour in wanted}
+        archives.compact(spark, tmp_path)
+
+
+def comparable(row: Any) -> tuple[Any, ...]:
+    """A row of all columns that can be sorted, with the hour in which it was stored."""
+    values = row.asDict()
+    values["body"] = bytes(values["body"])
+    values["properties"] = sorted(values["properties"].items())
+    return (
+        row.queue_id, row.queue_offset, tuple(str(values[name]) for name in sorted(values)),
+        row.store_time.astimezone(datetime.UTC),
+    )  # fmt: skip
 
 
 # Archive and live log while both move.

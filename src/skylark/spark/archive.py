@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from ..errors import ConfigError, StoreUnreadable
 from ..model.group import ARCHIVE_GROUP
+from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
 from .cluster import Cluster
 from .offsets import DataLoss, Offsets, QueueKey, Range, from_json, to_json
@@ -33,6 +34,8 @@ from .seam import Extent, plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from .source import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ def archive(
     messages_max: int = 1_000_000,
 ) -> StreamingQuery:
     """Start archiving topics; with once, the query ends when it has what is there now."""
+    from .source import Plan
+
     catalogue = Catalogue(root)
     catalogue.root.mkdir(parents=True, exist_ok=True)
     if catalogue.entries() and not (_checkpoint(catalogue) / "metadata").exists():
@@ -58,18 +63,18 @@ def archive(
             f"archive {catalogue.root}: its folder `checkpoint` is gone, which says how far it has "
             "read; restore it, or archive to another directory"
         )
-    frame = (
-        spark.readStream.format("skylark")
-        .option("namesrv", namesrv)
-        .option("topic", ",".join(topics))
-        .option("startingOffsets", "earliest")
-        .option("group", group)
-        .option("maxMessagesPerTrigger", messages_max)
-        .load()
-    )
+    options = {
+        "namesrv": namesrv,
+        "topic": ",".join(topics),
+        "startingOffsets": "earliest",
+        "group": group,
+        "maxMessagesPerTrigger": str(messages_max),
+    }
+    frame = spark.readStream.format("skylark").options(**options).load()
+    source = Plan(read_options(options, is_stream=True), frame.schema)
 
     def write(batch: DataFrame, number: int) -> None:
-        _write_batch(catalogue, batch, number)
+        _write_batch(batch.sparkSession, catalogue, source, number)
 
     writer = (
         frame.writeStream.foreachBatch(write)
@@ -93,7 +98,7 @@ def _planned(catalogue: Catalogue, number: int) -> Offsets:
         raise StoreUnreadable(str(path), f"does not say how far a batch goes: {error}") from error
 
 
-def _write_batch(catalogue: Catalogue, batch: DataFrame, number: int) -> None:
+def _write_batch(spark: SparkSession, catalogue: Catalogue, source: Plan, number: int) -> None:
     """In the driver: what one micro-batch adds, as files and an entry."""
     entries = catalogue.entries()
     there = dict(entries[-1].ends) if entries else {}
@@ -105,32 +110,18 @@ def _write_batch(catalogue: Catalogue, batch: DataFrame, number: int) -> None:
             f"{missing[0]}: the archive reaches to {there[missing[0]]}, and the checkpoint goes on "
             f"at {begins[missing[0]]}: it belongs to another archive"
         )
-    if all(end <= there.get(queue, -1) for queue, end in ends.items()):
+    news = {queue: end for queue, end in ends.items() if end > there.get(queue, -1)}
+    if not news:
         return  # The driver died after the entry was there, and before Spark had noted it.
-    if any(begins.get(queue, 0) < end for queue, end in there.items() if queue in ends):
-        batch = batch.where(_beyond(there))
+    cluster = Cluster(source.options.access)
+    try:
+        splits = source.between(cluster, {**begins, **there}, news)
+    finally:
+        cluster.close()
     first = entries[-1].last + 1 if entries else 0
     folder = catalogue.new_folder(first, first)
-    (
-        batch.selectExpr("*", "date_format(store_time, \"yyyy-MM-dd'T'HH\") as hour")
-        .sortWithinPartitions("broker", "queue_id", "queue_offset")
-        .write.partitionBy("topic", "hour")
-        .option("compression", "zstd")
-        .parquet(str(folder))
-    )
-    files = _files_in(catalogue.root, folder)
-    reached = {queue: max(end, there.get(queue, end)) for queue, end in ends.items()}
-    catalogue.add(Entry(first, first, tuple(files), {**there, **reached}))
-
-
-def _beyond(there: Offsets) -> str:
-    """The condition for rows that the archive does not have."""
-    cases = " ".join(
-        f"when topic = '{queue.topic}' and broker = '{queue.broker}' and "
-        f"queue_id = {queue.queue_id} then queue_offset >= {end}"
-        for queue, end in sorted(there.items())
-    )
-    return f"case {cases} else true end"
+    files = write_files(spark, source, splits, catalogue.root, folder)
+    catalogue.add(Entry(first, first, tuple(files), {**there, **news}))
 
 
 def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
@@ -149,15 +140,17 @@ def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
     return found
 
 
-def _table(spark: SparkSession, catalogue: Catalogue, paths: Sequence[str]) -> DataFrame:
-    """Files of the archive as a table with the columns of the source."""
+def _table(
+    spark: SparkSession, catalogue: Catalogue, paths: Sequence[str], *more: str
+) -> DataFrame:
+    """Files of the archive as a table with the columns of the source, and perhaps more."""
     schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "topic")
     # Topic and hour are in the names of the folders, and only there.
     return (
         spark.read.schema(f"{schema}, batch string, topic string, hour string")
         .option("basePath", str(catalogue.root / "data"))
         .parquet(*(str(catalogue.root / path) for path in paths))
-        .select(*COLUMNS)
+        .select(*COLUMNS, *more)
     )
 
 
@@ -267,8 +260,7 @@ def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) ->
     files: list[ArchivedFile] = []
     if paths:
         (
-            _table(spark, catalogue, paths)
-            .selectExpr("*", "date_format(store_time, \"yyyy-MM-dd'T'HH\") as hour")
+            _table(spark, catalogue, paths, "hour")
             .repartition("topic", "hour")
             .sortWithinPartitions("broker", "queue_id", "queue_offset")
             .write.partitionBy("topic", "hour")

@@ -172,7 +172,7 @@ class Catalogue:
         self.add(new)
         for entry in old:
             (self._folder / entry.name).unlink(missing_ok=True)
-        _sync(self._folder)
+        sync(self._folder)
 
     def note_replaced(self, old: Iterable[Entry], new: Entry) -> None:
         """Write down which files will not count once a new entry is there."""
@@ -242,16 +242,17 @@ def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:
         ) from error
     finally:
         draft.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def sync_tree(folder: Path) -> None:
     """Have everything in a folder on the disk, with its names."""
     for path in [*folder.rglob("*"), folder, folder.parent]:
-        _sync(path)
+        sync(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

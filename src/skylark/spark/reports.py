@@ -56,17 +56,27 @@ class Reporter(Protocol):
 def report_of(progress: Mapping[str, Any]) -> QueryReport:
     """What Spark says of a micro-batch, in our words."""
     lags: dict[QueueKey, int] = {}
+    passed = 0
     for source in progress["sources"]:
-        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        start, end = _offsets(source.get("startOffset")), _offsets(source["endOffset"])
+        latest = _offsets(source["latestOffset"])
         if end is not None and latest is not None:
             lags.update({queue: max(0, at - end.get(queue, 0)) for queue, at in latest.items()})
+        if end is not None and start is not None:
+            passed += sum(max(0, at - start.get(queue, at)) for queue, at in end.items())
+    rows = int(progress["numInputRows"])
+    rate = float(progress["processedRowsPerSecond"] or 0.0)
+    batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
+    if not rows and passed:
+        # Spark has seen no row of them: tasks of the archive take them to files by themselves.
+        rows, rate = passed, passed * 1_000 / max(1, batch_ms)
     return QueryReport(
         query=str(progress["name"] or progress["id"]),
         batch=int(progress["batchId"]),
-        rows=int(progress["numInputRows"]),
+        rows=rows,
         input_per_s=float(progress["inputRowsPerSecond"] or 0.0),
-        rows_per_s=float(progress["processedRowsPerSecond"] or 0.0),
-        batch_ms=int(progress["durationMs"].get("triggerExecution", 0)),
+        rows_per_s=rate,
+        batch_ms=batch_ms,
         lags=lags,
     )
 

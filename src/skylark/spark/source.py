@@ -148,7 +148,7 @@ class Split(InputPartition):
     ranges: list[Range]
 
 
-class _Plan:
+class Plan:
     """What readers of both kinds have in common: options, columns, and how to read a split."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -170,6 +170,26 @@ class _Plan:
             partitions_min=self.options.partitions_min,
         )
         return [Split(part) for part in found]
+
+    def between(self, cluster: Cluster, first: Offsets, last: Offsets) -> list[Split]:
+        """Tasks for what lies between two places of a stream; raises DataLoss.
+
+        A queue without a first place, or with one that is behind its last, is read from its start:
+        it is new, or was made anew.
+        """
+        first = {
+            queue: first[queue] if first.get(queue, end + 1) <= end else cluster.min_offset(queue)
+            for queue, end in last.items()
+        }
+        wanted = ranges(first, last)
+        there = {one.queue: cluster.min_offset(one.queue) for one in wanted}
+        gone = [one for one in lost(first, there) if last[one.queue] > one.start]
+        if gone and self.options.fail_on_data_loss:
+            raise DataLoss(describe_loss(gone))
+        wanted = [
+            replace(one, start=min(one.end, max(one.start, there[one.queue]))) for one in wanted
+        ]
+        return self.splits(cluster, [one for one in wanted if one.count])
 
     def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a split, as Arrow batches."""
@@ -223,7 +243,7 @@ class SkylarkReader(DataSourceReader):
     """A batch: everything between two offsets."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _Plan(options, schema)
+        self.plan = Plan(options, schema)
         self.narrowed: dict[str, Any] = {}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -278,7 +298,7 @@ class PushdownReader(SkylarkReader):
             return
         text = " || ".join(sorted(tags))
         if set(parse_tags(text)) == tags:  # Not so with blanks and bars in them.
-            self.plan = _Plan(replace(options, filter=text), self.plan.schema)
+            self.plan = Plan(replace(options, filter=text), self.plan.schema)
 
     def _take(self, one: Filter) -> None:
         column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -345,7 +365,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: micro-batches from offset to offset, with progress committed for a group."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _Plan(options, schema)
+        self.plan = Plan(options, schema)
         self._target: Offsets | None = None
         self._committed: Offsets = {}
         self._committed_s = time.monotonic()
@@ -466,18 +486,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         first, last = from_json(start), from_json(end)
         self._checked_topics(cluster, first)
-        for queue, offset in last.items():
-            if first.get(queue, offset + 1) > offset:  # New, or made anew.
-                first[queue] = cluster.min_offset(queue)
-        wanted = ranges(first, last)
-        there = {one.queue: cluster.min_offset(one.queue) for one in wanted}
-        gone = [one for one in lost(first, there) if last[one.queue] > one.start]
-        if gone and self.plan.options.fail_on_data_loss:
-            raise DataLoss(describe_loss(gone))
-        wanted = [
-            replace(one, start=min(one.end, max(one.start, there[one.queue]))) for one in wanted
-        ]
-        return self.plan.splits(cluster, [one for one in wanted if one.count])
+        return self.plan.between(cluster, first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)

@@ -39,6 +39,16 @@ def test_lag_is_what_lies_between_the_end_of_a_batch_and_that_of_its_queues() ->
     assert (report.query, report.rows, report.batch_ms) == ("orders", 20, 500)
 
 
+def test_messages_that_go_past_spark_count_by_their_offsets() -> None:
+    (source, other) = progress()["sources"]  # type: ignore[misc]
+    source["startOffset"] = json.dumps(to_json({FIRST: 1}))
+    report = report_of(
+        progress(sources=[source, other], numInputRows=0, processedRowsPerSecond=0.0)
+    )
+    assert (report.rows, report.rows_per_s) == (4, 8.0), "a new queue's first offset is not known"
+    assert report_of(progress(sources=[source, other])).rows == 20
+
+
 def test_a_query_without_topics_has_rates_and_no_lag() -> None:
     report = report_of(progress(name=None, sources=[], inputRowsPerSecond=None))
     assert (report.query, report.lag, report.input_per_s) == ("0-1", None, 0.0)
