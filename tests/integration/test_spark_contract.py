@@ -21,6 +21,7 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql import types
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_contract import (
     BatchReading,
     BatchWriting,
@@ -29,6 +30,7 @@ from spark_contract import (
     StreamWriting,
     forget_connections,
     options_in_the_manual,
+    struct_of,
 )
 from spark_world import Cluster
 
@@ -248,6 +250,7 @@ def reading_ends_at_a_time(world: World, use: Any) -> None:
 def a_group_reads_and_shows_its_progress(world: World, use: Any) -> None:
     group = f"contract-{use.name[:3]}"
     assert len(use.rows(topic="ContractA", group=group)) == COUNT
+    assert len(use.rows(topic="ContractA", group=group, startingTimestamp=1_000)) == COUNT
     assert {fields["consumerGroup"] for fields in world.spy.fields(*PULLS)} == {group}
     assert world.committed(group) == (COUNT if use.name == "stream read" else 0)
     with pytest.raises(SkylarkError, match="option group"):
@@ -383,6 +386,9 @@ def conditions_of_the_query_narrow_what_is_read(world: World, use: Any) -> None:
     assert "B || C" in {fields["subscription"] for fields in world.spy.fields(*PULLS)}
     rows = use.rows(EqualTo(("tag",), "B || A"), topic="ContractA", pushdown="true")
     assert len(rows) == COUNT, "no filter of a broker's; Spark applies it"
+    for tags in (["||"], [" ", "  "], [f"tag-{number:010d}" for number in range(400)]):
+        rows = use.rows(In(("tag",), tuple(tags)), topic="ContractA", pushdown="true")
+        assert len(rows) == COUNT, "nor is this one"
 
 
 @case("readFrom", *READ)
@@ -762,6 +768,35 @@ def test_a_queue_that_is_gone_ends_a_stream_unless_that_is_allowed(world: World)
     assert len(use.rows(topic="ContractA", start=start, failOnDataLoss="false")) == COUNT
 
 
+def test_a_planned_micro_batch_whose_queue_is_gone_ends_a_stream_unless_that_is_allowed(
+    world: World,
+) -> None:
+    # Spark plans a micro-batch again, as it was, after a restart.
+    use = StreamReading(world.address)
+    start = {"v": 1, "q": {"ContractA": {world.broker: {"0": 0, "9": 3}}}}
+    end = {"v": 1, "q": {"ContractA": {world.broker: {"0": 5, "9": 8}}}}
+    for loss in ("true", "false"):
+        options = {"topic": "ContractA", "failOnDataLoss": loss}
+        reader: Any = use.source(options).streamReader(struct_of(("queue_offset",)))
+        if loss == "true":
+            with pytest.raises(DataLoss, match=r"ContractA/.*/9 was to be read up to 8 and is not"):
+                reader.partitions(start, end)
+            continue
+        (part,) = reader.partitions(start, end)
+        assert [(one.queue.queue_id, one.start, one.end) for one in part.ranges] == [(0, 0, 5)]
+
+
+def test_a_micro_batch_of_everything_has_no_limit(world: World) -> None:
+    """Trigger.Once asks for all there is, whatever the options say."""
+    options = {"topic": "ContractA", "maxBytesPerTrigger": "1k", "startingOffsets": "earliest"}
+    reader: Any = StreamReading(world.address).source(options).streamReader(struct_of(("body",)))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert sum(sum(queues.values()) for queues in end["q"]["ContractA"].values()) == COUNT
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert sum(sum(queues.values()) for queues in end["q"]["ContractA"].values()) < COUNT
+
+
 def test_a_queue_that_was_made_anew_ends_a_stream_or_is_read_from_its_beginning(
     world: World,
 ) -> None:
@@ -794,6 +829,25 @@ def test_a_stream_that_crashed_at_once_begins_where_it_had_begun(world: World) -
     world.cluster.send([Message(topic, b"after")])
     assert [row["body"] for row in use.rows(**options)] == [b"after"]
     assert use.rows(**options) == [], "it has come further: a new query begins as it is asked to"
+
+
+def test_what_came_to_a_new_topic_before_a_crash_at_once_is_not_passed_over(world: World) -> None:
+    for number in range(2):
+        world.cluster.send([Message(f"ContractLate{number}", b"before")])
+    options = {
+        "topicsPattern": "ContractLate.", "startingOffsets": "latest", "group": "contract-late",
+    }  # fmt: skip
+    use = StreamReading(world.address)
+    assert use.rows(**options) == []
+    world.cluster.send([Message("ContractLate1", b"after"), Message("ContractLate2", b"new")])
+    assert sorted(row["body"] for row in use.rows(**options)) == [b"after", b"new"]
+
+
+def test_a_pattern_passes_over_what_may_not_be_read(world: World) -> None:
+    world.make_topic("ContractClosed", perm=2)
+    for use in READ:
+        rows = use(world.address).rows(topicsPattern="Contract(A|Closed)")
+        assert len(rows) == COUNT
 
 
 def test_a_topic_that_may_not_be_read_is_said_in_the_driver(world: World) -> None:

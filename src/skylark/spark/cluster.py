@@ -6,9 +6,11 @@ a new master is found through the name servers. Nothing here knows of Spark.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,6 +24,8 @@ from ..protocol.record import decode_record
 from .offsets import Offsets, QueueKey, within
 from .options import EARLIEST, LATEST, Access, Bound, FilterType, ReadOptions
 from .wire import Wire
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,6 +80,7 @@ class Cluster:
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRouteBody] = {}
         self._seen: set[str] = set()  # Topics that are there, though no broker may serve them now.
+        self._given_up: set[str] = set()  # Brokers that were waited for long enough.
 
     def close(self) -> None:
         """Hang up everywhere."""
@@ -138,6 +143,8 @@ class Cluster:
         if found is None:
             if topic in self._seen:
                 raise self._away(f"no broker serves topic {topic} now")
+            if not self.brokers():
+                raise self._away("no broker is registered")
             raise ConfigError(
                 f"option topic: there is no topic {topic} at {self.access.namesrv}; make "
                 "it with `skylark topic create`"
@@ -180,41 +187,72 @@ class Cluster:
             and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
-    def queues(self, topics: Iterable[str], known: Collection[QueueKey] = ()) -> list[QueueKey]:
+    def queues(
+        self,
+        topics: Iterable[str],
+        known: Collection[QueueKey] = (),
+        *,
+        of_pattern: bool = False,
+        may_be_gone: bool = False,
+    ) -> list[QueueKey]:
         """All queues of some topics that may be read, as name servers know them now.
 
-        Where one is missing that is known, its broker may just restart: that is waited for.
+        Where one is missing that is known, its broker may just restart: that is waited for, and
+        then an error, or known to be gone until it comes back. Topics that only match a pattern
+        may come and go, and may be closed to readers.
         """
         topics = tuple(topics)
         wanted = {queue for queue in known if queue.topic in topics}
         self._seen.update(queue.topic for queue in wanted)
 
         def asked() -> list[QueueKey]:
-            found = self._queues(topics, wanted)
+            found = self._queues(topics, wanted, of_pattern=of_pattern)
+            self._given_up -= {queue.broker for queue in found}
             if not wanted <= found:
-                # A broker registers with all its topics: what is missing after it was there is
-                # gone. Before that, it may be the broker that was.
-                self._require_brokers(wanted - found)
-                found = self._queues(topics, wanted)
-                self._require_brokers(wanted - found)
+                # A master registers with all its topics: what is missing after it was there is
+                # gone. Before that, it may be the master that was.
+                self._require_masters(wanted - found)
+                found = self._queues(topics, wanted, of_pattern=of_pattern)
+                self._require_masters(wanted - found)
             return sorted(found)
 
-        return self.retried(asked)
+        try:
+            return self.retried(asked)
+        except TransportError as error:
+            if not may_be_gone or not wanted:
+                raise
+            away = {queue.broker for queue in wanted} - self._masters() - self._given_up
+            if not away:
+                raise
+            logger.warning("going on without broker %s: %s", ", ".join(sorted(away)), error)
+            self._given_up |= away
+            return self.retried(asked)
 
-    def _require_brokers(self, queues: Collection[QueueKey]) -> None:
-        brokers = self.brokers() if queues else {}
+    def _require_masters(self, queues: Collection[QueueKey]) -> None:
+        masters = self._masters() if queues else set()
         for queue in queues:
-            if queue.broker not in brokers:
+            if queue.broker not in masters | self._given_up:
                 raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
 
-    def _queues(self, topics: Iterable[str], wanted: Collection[QueueKey]) -> set[QueueKey]:
+    def _masters(self) -> set[str]:
+        """The brokers whose masters are there.
+
+        A replica that comes back before its master brings its broker's name, and no topics yet.
+        """
+        return {name for name, data in self.brokers().items() if data.master_address is not None}
+
+    def _queues(
+        self, topics: Iterable[str], wanted: Collection[QueueKey], *, of_pattern: bool
+    ) -> set[QueueKey]:
         found: set[QueueKey] = set()
         for topic in topics:
             self._routes.pop(topic, None)  # It may have more queues, or more brokers, than it had.
-            if self._find_route(topic) is None and any(one.topic == topic for one in wanted):
+            if self._find_route(topic) is None and (
+                of_pattern or any(one.topic == topic for one in wanted)
+            ):
                 continue
             route = self.route(topic).route
-            if not any(data.is_readable for data in route.queues):
+            if not of_pattern and not any(data.is_readable for data in route.queues):
                 raise ConfigError(
                     f"option topic: {topic} may not be read at any broker; allow it with "
                     f"`skylark topic create {topic} --perm RW`"
@@ -282,30 +320,37 @@ class Cluster:
         found = self.retried(self._chosen_coordinator)
         if found is None:
             names = self.retried(self._some_brokers)
-            fields = {**_COORDINATOR, "value": names[0]}
             for address in self._name_servers:  # All of them: any may be the one that is asked.
-                self.retried(
-                    lambda at=address: self.wire(at).call(RequestCode.PUT_KV_CONFIG, fields)  # type: ignore[misc]
-                )
+                self.retried(lambda at=address: self._note_coordinator(at, names[0]))  # type: ignore[misc]
             found = self.retried(self._chosen_coordinator) or names[0]
         return found
 
     def _chosen_coordinator(self) -> str | None:
+        """What name servers remember; those that are new are told by those that know."""
+        found: str | None = None
         problem: TransportError | None = None
+        ignorant = []
         for address in self._name_servers:
             try:
-                return (
-                    self.wire(address).call(RequestCode.GET_KV_CONFIG, _COORDINATOR).fields["value"]
-                )
+                answer = self.wire(address).call(RequestCode.GET_KV_CONFIG, _COORDINATOR)
+                found = found or answer.fields["value"]
             except TransportError as error:
                 self.drop(address)
                 problem = error
             except BrokerError as error:
                 if error.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
-        if problem is not None:  # The one that cannot be asked may know.
-            raise problem
-        return None
+                ignorant.append(address)
+        if found is None:
+            if problem is not None:  # The one that cannot be asked may know.
+                raise problem
+            return None
+        for address in ignorant:  # They tell each other nothing, and are replaced one by one.
+            self._note_coordinator(address, found)
+        return found
+
+    def _note_coordinator(self, address: str, name: str) -> None:
+        self.wire(address).call(RequestCode.PUT_KV_CONFIG, {**_COORDINATOR, "value": name})
 
     def _some_brokers(self) -> list[str]:
         names = self.broker_names()
@@ -356,6 +401,23 @@ class Cluster:
         """The offset after the last message."""
         return int(self.ask_queue(queue, RequestCode.GET_MAX_OFFSET, {})["offset"])
 
+    def first_offset(self, queue: QueueKey, known: int) -> int:
+        """The first offset that is still there; one behind a known place is a master's word."""
+
+        def asked() -> int:
+            found = self.min_offset(queue)
+            if found > known:
+                self.require_master(queue, f"begins at {found}, which was to be read from {known}")
+            return found
+
+        return self.retried(asked)
+
+    def require_master(self, queue: QueueKey, problem: str) -> None:
+        """Believe what is wrong with a queue of its master alone, which is waited for."""
+        if not self.has_master(queue):
+            self._routes.pop(queue.topic, None)
+            raise self._away(f"{queue} {problem}, at a replica; its master is away")
+
     def settled_end(self, queue: QueueKey, least: int) -> int:
         """The offset after the last message, given some time to reach where it once was."""
         give_up = time.monotonic() + min(self.access.retry_ms / 1000, SETTLING_S_MAX)
@@ -370,7 +432,7 @@ class Cluster:
         data = self.route(queue.topic).route.broker(queue.broker)
         return data is not None and 0 in data.addresses
 
-    def offset_at(self, queue: QueueKey, at_ms: int) -> int:
+    def offset_at(self, queue: QueueKey, at_ms: int, group: str | None = None) -> int:
         """The first message stored at a time or later, exact to the millisecond.
 
         Brokers answer such a search with an offset near by; the messages themselves decide.
@@ -378,35 +440,40 @@ class Cluster:
         low, high = self.min_offset(queue), self.max_offset(queue)
         while low < high:
             middle = (low + high) // 2
-            stored_ms = self._stored_ms(queue, middle)
+            stored_ms = self._stored_ms(queue, middle, group or READER_GROUP)
             if stored_ms is None or stored_ms < at_ms:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _stored_ms(self, queue: QueueKey, offset: int) -> int | None:
+    def _stored_ms(self, queue: QueueKey, offset: int, group: str) -> int | None:
+        """When a message was stored; None if it has been removed meanwhile."""
+
         def asked() -> int | None:
             address = self.broker_address(queue.topic, queue.broker)
             wire = self.wire(address)
-            wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue, offset, 1, 1 << 10))
+            fields = pull_fields(queue, offset, 1, 1 << 10, group=group)
+            wire.ask(RequestCode.PULL_MESSAGE, fields)
             answer = wire.answer()
             if answer.code in _NOTHING_CODES:
+                end = int(answer.fields.get("maxOffset", offset + 1))
+                if end <= offset:
+                    self.require_master(queue, f"ends at {end}, where {offset} was")
                 return None
             if answer.code != 0:
                 raise BrokerError(answer.code, answer.remark, address)
             return decode_record(answer.body, check_crc=False).stored_at_ms
 
-        return self.retried(asked)
+        with _naming_options(queue):
+            return self.retried(asked)
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Say how far a group has come, so that everybody's tools can show it."""
         for queue, offset in offsets.items():
-            self.ask_queue(
-                queue,
-                RequestCode.UPDATE_CONSUMER_OFFSET,
-                {"consumerGroup": group, "commitOffset": str(offset)},
-            )
+            fields = {"consumerGroup": group, "commitOffset": str(offset)}
+            with _naming_options(queue):
+                self.ask_queue(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     def groups_of(self, queue: QueueKey) -> frozenset[str]:
         """The groups that have ever committed for a queue's topic at its broker."""
@@ -454,36 +521,28 @@ class Cluster:
                 return None
             raise BrokerError(answer.code, answer.remark, address)
 
-        try:
+        with _naming_options(queue, "filter" if kind == FilterType.SQL92 else None):
             return self.retried(asked)
-        except BrokerError as error:
-            option = _REFUSED_OPTIONS.get(error.code)
-            if kind == FilterType.SQL92:
-                option = "filter"
-            if option is None:
-                raise
-            raise ConfigError(
-                f"option {option}: broker {queue.broker} refuses to let {queue.topic} be read: "
-                f"{error.remark}"
-            ) from error
 
     def bound(self, options: ReadOptions, option: str, queues: Sequence[QueueKey]) -> Offsets:
         """Where a read begins or ends in each queue, as its options say."""
         bound = options.starting if option == "startingOffsets" else options.ending
-        found = self.resolve(bound, queues, option)
+        found = self.resolve(bound, queues, option, group=options.group)
         if bound.offsets is None:
             return found
         last = {queue: self.max_offset(queue) for queue in queues}
         return within(option, found, last, strict=options.fail_on_data_loss)
 
-    def resolve(self, bound: Bound, queues: Iterable[QueueKey], option: str) -> Offsets:
+    def resolve(
+        self, bound: Bound, queues: Iterable[QueueKey], option: str, *, group: str | None = None
+    ) -> Offsets:
         """The offset that a bound means in each queue."""
         found: Offsets = {}
         known = set()
         for queue in queues:
             known.add(queue)
             if bound.timestamp_ms is not None:
-                found[queue] = self.offset_at(queue, bound.timestamp_ms)
+                found[queue] = self.offset_at(queue, bound.timestamp_ms, group)
                 continue
             given = EARLIEST if bound.word == "earliest" else LATEST
             if bound.offsets is not None:
@@ -506,6 +565,20 @@ class Cluster:
                             f"there are {_some(known)}"
                         )
         return found
+
+
+@contextlib.contextmanager
+def _naming_options(queue: QueueKey, option: str | None = None) -> Iterator[None]:
+    """Say what a broker refuses by the name of the option that it is about."""
+    try:
+        yield
+    except BrokerError as error:
+        option = option or _REFUSED_OPTIONS.get(error.code)
+        if option is None:
+            raise
+        raise ConfigError(
+            f"option {option}: broker {queue.broker} refuses it for {queue.topic}: {error.remark}"
+        ) from error
 
 
 def _new_topic_route(template: TopicRoute) -> TopicRoute:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError, SkylarkError
 
 _VERSION = 1
+TASKS_MAX = 100_000  # Of one job: more are a driver's death.
 
 
 class DataLoss(SkylarkError):
@@ -80,24 +81,35 @@ def from_json(value: Any) -> Offsets:
 def admit(start: Offsets, available: Offsets, messages_max: int | None) -> Offsets:
     """How far one micro-batch goes: everything, or each queue its share of what is allowed.
 
-    A queue with data moves on by at least one message, so that a busy one starves nobody.
+    A queue with data moves on by at least one message, so that a busy one starves nobody; where
+    fewer are allowed than there are such queues, they take turns.
     """
     behind = {queue: max(0, end - start.get(queue, end)) for queue, end in available.items()}
     total = sum(behind.values())
     ends = {**start, **{q: max(e, start.get(q, e)) for q, e in available.items()}}
     if messages_max is None or total <= messages_max:
         return ends
-    left = messages_max
-    waiting = total
-    for queue in sorted(behind, key=lambda queue: (behind[queue], queue)):
-        count = behind[queue]
-        if count == 0:
-            continue
-        share = min(count, max(1, left * count // waiting)) if left > 0 else 0
-        ends[queue] = start[queue] + share
-        left -= share
+    busy = {queue: behind[queue] for queue in sorted(behind) if behind[queue]}
+    if messages_max < len(busy):
+        # What was read so far goes up by as many each time, and so says whose turn it is.
+        turn = sum(start[queue] for queue in busy) % len(busy)
+        order = [*busy][turn:] + [*busy][:turn]
+        shares = dict.fromkeys(order[:messages_max], 1)
+    else:
+        shares = _shares(busy, messages_max)
+    return {**ends, **{queue: start[queue] + shares.get(queue, 0) for queue in busy}}
+
+
+def _shares(busy: Mapping[QueueKey, int], messages_max: int) -> dict[QueueKey, int]:
+    """What each of some queues gets of what is allowed: by what waits in it, and at least one."""
+    found = {}
+    left, waiting = messages_max, sum(busy.values())
+    for queue in sorted(busy, key=lambda queue: (busy[queue], queue)):
+        count = busy[queue]
+        found[queue] = min(count, max(1, left * count // waiting))
+        left -= found[queue]
         waiting -= count
-    return ends
+    return found
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
@@ -125,7 +137,7 @@ def split(
     if total == 0:
         return []
     by_bytes = math.ceil(total * max(1.0, bytes_per_message) / split_bytes)
-    tasks = min(total, max(1, by_bytes, partitions_min))
+    tasks = min(total, max(1, by_bytes, partitions_min), TASKS_MAX)
     found: list[list[Range]] = []
     current: list[Range] = []
     taken = 0

@@ -124,15 +124,22 @@ class RangeReader:
             self._moved(first, first)
 
     def _moved(self, first: int, last: int) -> None:
-        """The offset is not there: its messages were removed, or the queue has become shorter."""
+        """The offset is not there: its messages were removed, or the queue has become shorter.
+
+        That is the word of a master, who may need a moment to learn it: a replica lags behind.
+        """
         wanted = self._range
         if self.at < first:
+            self._cluster.require_master(wanted.queue, f"begins at {first}, behind {self.at}")
             missing = Range(wanted.queue, self.at, min(first, wanted.end))
             if self._options.fail_on_data_loss:
                 raise DataLoss(describe_loss([missing]))
             logger.warning("lost: %s", describe_loss([missing]))
             self.at = min(first, wanted.end)
             return
+        if self.at >= last:
+            self._cluster.require_master(wanted.queue, f"ends at {last}, before {wanted.end}")
+            last = self._cluster.settled_end(wanted.queue, wanted.end)
         if self.at >= last:
             missing = Range(wanted.queue, self.at, wanted.end)
             if self._options.fail_on_data_loss:

@@ -10,9 +10,11 @@ and keeps it for the next task of the same worker.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import ConfigError
+from ..errors import ConfigError, InvalidExpression
 from ..filter import parse_tags
 from .cluster import SETTLING_S_MAX, Cluster
 from .columns import Layout
@@ -71,8 +73,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+logger = logging.getLogger(__name__)
+
 _SAMPLE_MESSAGES = 16  # Looked at to know how large messages are.
 _COMMIT_ALL_S = 5.0
+_CLOCK_MS = 300_000  # So far a broker's clock may have gone back, and times narrow nothing wrongly.
 
 _clusters: dict[Access, Cluster] = {}  # Of this worker, kept from task to task.
 
@@ -161,6 +166,17 @@ class Plan:
             options.body_mode,
         )
 
+    def queues(
+        self, cluster: Cluster, topics: Iterable[str], known: Collection[QueueKey] = ()
+    ) -> list[QueueKey]:
+        """The queues of some topics, as name servers know them now; those known are waited for."""
+        return cluster.queues(
+            topics,
+            known,
+            of_pattern=self.options.topics_pattern is not None,
+            may_be_gone=not self.options.fail_on_data_loss,
+        )
+
     def splits(self, cluster: Cluster, wanted: Sequence[Range]) -> list[Split]:
         """Tasks for some ranges."""
         found = split(
@@ -177,12 +193,18 @@ class Plan:
         A queue without a first place, or with one that is behind its last, is read from its start:
         it is new, or was made anew.
         """
+        moved = {queue for queue, end in last.items() if first.get(queue, -1) != end}
+        topics = sorted({queue.topic for queue in moved})
+        found = set(self.queues(cluster, topics, moved))
+        for queue in sorted(moved - found):
+            self._lose(f"{queue} was to be read up to {last[queue]} and is not there any more")
+        last = {queue: end for queue, end in last.items() if queue in found}
         first = {
             queue: first[queue] if first.get(queue, end + 1) <= end else cluster.min_offset(queue)
             for queue, end in last.items()
         }
         wanted = ranges(first, last)
-        there = {one.queue: cluster.min_offset(one.queue) for one in wanted}
+        there = {one.queue: cluster.first_offset(one.queue, one.start) for one in wanted}
         gone = [one for one in lost(first, there) if last[one.queue] > one.start]
         if gone and self.options.fail_on_data_loss:
             raise DataLoss(describe_loss(gone))
@@ -190,6 +212,11 @@ class Plan:
             replace(one, start=min(one.end, max(one.start, there[one.queue]))) for one in wanted
         ]
         return self.splits(cluster, [one for one in wanted if one.count])
+
+    def _lose(self, problem: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{problem}; set failOnDataLoss=false to go on without it")
+        logger.warning("lost: %s", problem)
 
     def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a split, as Arrow batches."""
@@ -250,17 +277,17 @@ class SkylarkReader(DataSourceReader):
         options = self.plan.options
         cluster = Cluster(options.access)
         try:
-            found = cluster.queues(cluster.topics(options))
+            found = self.plan.queues(cluster, cluster.topics(options))
             if not found:
                 raise ConfigError(
                     f"option topicsPattern={options.topics_pattern!r}: no topic at "
-                    f"{options.access.namesrv} matches with its whole name"
+                    f"{options.access.namesrv} that may be read matches with its whole name"
                 )
             start = cluster.bound(options, "startingOffsets", found)
             end = cluster.bound(options, "endingOffsets", found)
             queues = [queue for queue in found if self._has(queue)]
             start, end = ({one: side[one] for one in queues} for side in (start, end))
-            first = {queue: cluster.min_offset(queue) for queue in queues}
+            first = {queue: cluster.first_offset(queue, start[queue]) for queue in queues}
             gone = [one for one in lost(start, first) if end[one.queue] > one.start]
             if gone and options.fail_on_data_loss:
                 raise DataLoss(describe_loss(gone))
@@ -297,8 +324,11 @@ class PushdownReader(SkylarkReader):
         if not tags or not all(tags) or options.filter != "*" or options.filter_type != "TAG":
             return
         text = " || ".join(sorted(tags))
-        if set(parse_tags(text)) == tags:  # Not so with blanks and bars in them.
-            self.plan = Plan(replace(options, filter=text), self.plan.schema)
+        with contextlib.suppress(
+            InvalidExpression
+        ):  # Too many for one filter: Spark has it anyway.
+            if set(parse_tags(text)) == tags:  # Not so with blanks and bars in them.
+                self.plan = Plan(replace(options, filter=text), self.plan.schema)
 
     def _take(self, one: Filter) -> None:
         column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -326,15 +356,18 @@ class PushdownReader(SkylarkReader):
     def _narrow(self, cluster: Cluster, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
         least, beyond = self.narrowed.get("offset", (None, None))
         from_ms, to_ms = self.narrowed.get("time", (None, None))
+        group = self.plan.options.group
         for queue in start:
             if least is not None:
                 start[queue] = max(start[queue], least)
             if beyond is not None:
                 end[queue] = min(end[queue], beyond)
             if from_ms is not None:
-                start[queue] = max(start[queue], cluster.offset_at(queue, int(from_ms)))
+                at_ms = int(from_ms) - _CLOCK_MS
+                start[queue] = max(start[queue], cluster.offset_at(queue, at_ms, group))
             if to_ms is not None:
-                end[queue] = min(end[queue], cluster.offset_at(queue, int(to_ms) + 1))
+                at_ms = int(to_ms) + 1 + _CLOCK_MS
+                end[queue] = min(end[queue], cluster.offset_at(queue, at_ms, group))
         return start, end
 
 
@@ -366,6 +399,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.plan = Plan(options, schema)
+        self._is_bounded = False  # It reads what is there at its start, and ends.
         self._target: Offsets | None = None
         self._committed: Offsets = {}
         self._committed_s = time.monotonic()
@@ -376,7 +410,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         options, cluster = self.plan.options, self._cluster()
-        queues = cluster.queues(cluster.topics(options))
+        queues = self.plan.queues(cluster, cluster.topics(options))
         start = self._remembered(cluster, queues)
         if start is None:
             start = cluster.bound(options, "startingOffsets", queues)
@@ -398,28 +432,36 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in queues:
             # Of a group that never committed, brokers say 0 while a queue is young.
             if _initial(group) not in cluster.groups_of(queue):
-                return None
+                continue
             began = cluster.committed(_initial(group), queue)
-            if began is None or (cluster.committed(group, queue) or 0) > began:
+            if began is None:
+                continue
+            if (cluster.committed(group, queue) or 0) > began:
                 return None
             found[queue] = began
-        return found
+        if not found:
+            return None
+        # Others have come since then, and are read from their first messages.
+        return {q: found[q] if q in found else cluster.min_offset(q) for q in queues}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self.plan.options.messages_per_trigger_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._newest()
+        # What the target is, latestOffset says: it knows which queues there must be.
+        self._is_bounded = True
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         cluster = self._cluster()
         begin = {} if start is None else from_json(start)
-        queues = cluster.queues(self._checked_topics(cluster, begin), begin.keys())
+        queues = self.plan.queues(cluster, self._checked_topics(cluster, begin), begin.keys())
         self._check_queues(queues, begin)
         self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
+        if self._is_bounded and self._target is None:
+            self._target = _ends(cluster, queues)
         if self._target is not None:
             # Known to this query: its broker was away when the target was set.
             late = [queue for queue in queues if queue in begin and queue not in self._target]
@@ -430,10 +472,8 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin[queue] = cluster.min_offset(queue)
         shorter = self._shorter(cluster, begin, newest)
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if isinstance(limit, ReadAllAvailable):
-            count_max = None
         bytes_max = self.plan.options.bytes_per_trigger_max
-        if bytes_max is not None:
+        if bytes_max is not None and not isinstance(limit, ReadAllAvailable):
             size = _bytes_per_message(cluster, self.plan.options, ranges(begin, newest))
             by_bytes = max(1, int(bytes_max / max(1.0, size)))
             count_max = by_bytes if count_max is None else min(count_max, by_bytes)
@@ -480,7 +520,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _newest(self) -> Offsets:
         cluster = self._cluster()
-        return _ends(cluster, cluster.queues(cluster.topics(self.plan.options)))
+        return _ends(cluster, self.plan.queues(cluster, cluster.topics(self.plan.options)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()

@@ -144,6 +144,12 @@ class Broker:
     def broker_address(self, topic, broker):
         return ADDRESS
 
+    def require_master(self, queue, problem):
+        """It is one."""
+
+    def settled_end(self, queue, least):
+        return self.store.max_offset(queue.topic, queue.queue_id)
+
     def wire(self, address):
         assert address == ADDRESS
         return self

@@ -65,6 +65,26 @@ def test_a_stream_with_a_limit_reads_everything_in_the_end(available, limit):
         assert rounds <= sum(available.values())
 
 
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=12), st.integers(1, 11))
+def test_queues_take_turns_where_fewer_messages_are_allowed_than_there_are_queues(counts, limit):
+    limit = min(limit, len(counts) - 1)
+    queues = [QueueKey("A", "a", number) for number in range(len(counts))]
+    at, rounds = dict.fromkeys(queues, 0), 0
+    while not all(at.values()):
+        available = {queue: at[queue] + n for queue, n in zip(queues, counts, strict=True)}
+        ends = admit(at, available, limit)
+        assert sum(ends.values()) - sum(at.values()) == limit
+        at, rounds = ends, rounds + 1
+        assert rounds <= len(counts), "somebody has to wait for more than a round"
+
+
+def test_a_driver_is_not_asked_for_more_tasks_than_it_can_bear():
+    wanted = [Range(QueueKey("A", "a", 0), 0, 10**7)]
+    tasks = split(wanted, bytes_per_message=1_000, split_bytes=1, partitions_min=1)
+    assert len(tasks) == 100_000
+    assert sum(one.count for task in tasks for one in task) == 10**7
+
+
 def test_without_a_limit_everything_is_admitted():
     queue = QueueKey("A", "a", 0)
     assert admit({queue: 3}, {queue: 10**9}, None) == {queue: 10**9}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 pytest.importorskip("pyspark")
@@ -10,6 +13,7 @@ from skylark.errors import BrokerError, ConfigError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from skylark.protocol.bodies import ClusterInfoBody, TopicList, TopicRouteBody
 from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import Command
 from skylark.spark import cluster as clusters
 from skylark.spark.cluster import TEMPLATE_TOPIC, Cluster
 from skylark.spark.offsets import QueueKey
@@ -25,12 +29,17 @@ class NameServer(Cluster):
         super().__init__(Access("ns:1", retry_ms=retry_ms))
         self.there = list(there)
         self.queues_each = 1
+        self.replicas_only: set[str] = set()
+        self.perm = 6
         self.without_topic: set[str] = set()
         self.template_queues = 0  # 0: brokers make no topics by themselves.
 
     def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
         names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
-        brokers = {name: BrokerData("cluster", name, {0: f"{name}:1"}) for name in names}
+        brokers = {
+            name: BrokerData("cluster", name, {int(name in self.replicas_only): f"{name}:1"})
+            for name in names
+        }
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return ClusterInfoBody(ClusterInfo(brokers)).to_json()
         if code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
@@ -43,7 +52,7 @@ class NameServer(Cluster):
         serving = [name for name in names if name not in self.without_topic]
         if not serving:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "no route", "ns:1")
-        queues = tuple(QueueData(name, count, count, 6) for name in serving)
+        queues = tuple(QueueData(name, count, count, self.perm) for name in serving)
         return TopicRouteBody(TopicRoute(tuple(brokers.values()), queues)).to_json()
 
 
@@ -138,3 +147,83 @@ def test_a_pattern_keeps_a_topic_that_name_servers_forget_while_its_broker_resta
 def test_a_broker_that_stays_away_is_named() -> None:
     with pytest.raises(TransportError, match="no broker a, of Topic/a/0, is there now"):
         NameServer("b", retry_ms=1_000).queues(["Topic"], [A, B])
+
+
+def test_a_replica_that_is_back_before_its_master_takes_no_queues_away() -> None:
+    cluster = NameServer("ab", retry_ms=1_000)
+    cluster.without_topic = cluster.replicas_only = {"a"}
+    with pytest.raises(TransportError, match="no broker a, of Topic/a/0, is there now"):
+        cluster.queues(["Topic"], [A, B])
+
+
+def test_who_may_lose_data_goes_on_without_a_broker_until_it_is_back() -> None:
+    cluster = NameServer("b", retry_ms=1_000)
+    assert cluster.queues(["Topic"], [A, B], may_be_gone=True) == [B]
+    waited = clusters.time.monotonic()
+    assert waited >= 0.5
+    assert cluster.queues(["Topic"], [A, B], may_be_gone=True) == [B]
+    assert clusters.time.monotonic() == waited, "it is not waited for again"
+    cluster.there = ["ab"]
+    assert cluster.queues(["Topic"], [A, B], may_be_gone=True) == [A, B]
+    cluster.there = ["b"]
+    assert cluster.queues(["Topic"], [A, B], may_be_gone=True) == [B]
+    assert clusters.time.monotonic() > waited, "it may just restart"
+
+
+def test_who_may_lose_data_does_not_go_on_without_name_servers() -> None:
+    cluster = Cluster(Access("127.0.0.1:1", retry_ms=0))
+    with pytest.raises(TransportError, match="no name server"):
+        cluster.queues(["Topic"], [A], may_be_gone=True)
+
+
+def test_a_pattern_passes_over_topics_that_may_not_be_read_or_are_gone() -> None:
+    cluster = NameServer("ab")
+    cluster.perm = 2
+    with pytest.raises(ConfigError, match="Topic may not be read"):
+        cluster.queues(["Topic"])
+    assert cluster.queues(["Topic"], of_pattern=True) == []
+    cluster.without_topic = {"a", "b"}
+    assert cluster.queues(["Topic"], of_pattern=True) == []
+
+
+def test_a_topic_is_looked_for_while_no_broker_is_there_at_all() -> None:
+    assert NameServer("", "", "", "", "a").queues(["Topic"]) == [A]
+
+
+class Remembering(Cluster):
+    """Two name servers that remember what they are told."""
+
+    def __init__(self, *kept: str | None) -> None:
+        super().__init__(Access("ns:1;ns:2"))
+        self.kept = dict(zip(("ns:1", "ns:2"), kept, strict=True))
+
+    def wire(self, address: str) -> Any:
+        @dataclass
+        class Asked:
+            kept: dict[str, str | None]
+
+            def call(self, code: int, fields: dict[str, str]) -> Command:
+                if code == RequestCode.PUT_KV_CONFIG:
+                    self.kept[address] = fields["value"]
+                found = self.kept[address]
+                if found is None:
+                    raise BrokerError(ResponseCode.QUERY_NOT_FOUND, "none", address)
+                return Command(0, fields={"value": found})
+
+        return Asked(self.kept)
+
+    def brokers(self) -> dict[str, BrokerData]:
+        return {"a": BrokerData("cluster", "a", {0: "a:1"})}
+
+
+@pytest.mark.parametrize("kept", [("b", None), (None, "b"), ("b", "b")])
+def test_a_new_name_server_is_told_who_keeps_decisions(kept: tuple[str | None, ...]) -> None:
+    cluster = Remembering(*kept)
+    assert cluster.coordinator() == "b"
+    assert set(cluster.kept.values()) == {"b"}, "also when the other one is replaced"
+
+
+def test_all_name_servers_are_told_who_keeps_decisions() -> None:
+    cluster = Remembering(None, None)
+    assert cluster.coordinator() == "a"
+    assert set(cluster.kept.values()) == {"a"}
