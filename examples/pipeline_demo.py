@@ -46,7 +46,7 @@ def run(directory: Path, name_server: str) -> None:
     asyncio.run(send_orders(name_server, 0, ORDERS))
 
     print("2. a stream reads them and keeps a table up to date")
-    spark = session("pipeline demo")
+    spark = session("pipeline demo", java_log=directory / "java.log")
     spark.sparkContext.setLogLevel("OFF")
     orders = (
         spark.readStream.format("skylark")

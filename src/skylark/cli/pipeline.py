@@ -47,8 +47,9 @@ def _session(master: str | None, conf: list[str] | None) -> SparkSession:
         if not equals or not name:
             raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
         settings[name] = value
-    with pipeline_runs.quietly("pipeline"):
-        spark = session("skylark pipeline", master=master, settings=settings)
+    log = pipeline_runs.java_log("pipeline")
+    spark = session("skylark pipeline", master=master, settings=settings, java_log=log)
+    pipeline_runs.silence()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

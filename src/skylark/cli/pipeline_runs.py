@@ -176,13 +176,15 @@ def spark_session(
 
     settings = {**({} if spec is None else spec.settings), **settings}
     try:
-        with contextlib.nullcontext() if verbose else quietly(name):
-            spark = session(
-                f"skylark {name}",
-                master=flags.master or os.environ.get("SPARK_MASTER") or _LOCAL,
-                settings=settings,
-            )
-            spark.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
+        spark = session(
+            f"skylark {name}",
+            master=flags.master or os.environ.get("SPARK_MASTER") or _LOCAL,
+            settings=settings,
+            java_log=None if verbose else java_log(name),
+        )
+        spark.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
+        if not verbose:
+            silence()
     except SkylarkError:
         raise
     except Exception as error:
@@ -193,27 +195,14 @@ def spark_session(
         spark.stop()
 
 
-@contextlib.contextmanager
-def quietly(name: str) -> Iterator[None]:
-    """What is started meanwhile, the JVM, complains to a file for as long as it lives."""
+def java_log(name: str) -> Path:
+    """Where what Spark's Java says is kept."""
     from ..spark.pipelines import RunDirectory
 
-    path = RunDirectory.default().root / f"{name}.log"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    sys.stderr.flush()
-    kept = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.dup2(log, 2)
-        yield
-        _silence()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(log)
+    return RunDirectory.default().root / f"{name}.log"
 
 
-def _silence() -> None:
+def silence() -> None:
     """Keep pyspark from printing Java's stack beside the error that we report."""
     from pyspark.logger import PySparkLogger
 

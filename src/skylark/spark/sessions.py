@@ -12,8 +12,11 @@ A session of the user's own works as well; these only save the search for what m
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -42,8 +45,12 @@ def session(
     *,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    java_log: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """Start a session, or return the one that runs; local on two cores if no master is named."""
+    """Start a session, or return the one that runs; local on two cores if no master is named.
+
+    What Spark's Java says goes to the file java_log for as long as it lives; else it is on stderr.
+    """
     settings = settings or {}
     master = master or os.environ.get("SPARK_MASTER") or "local[2]"
     where = settings.get("spark.master", master)
@@ -57,7 +64,24 @@ def session(
     quiet = {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile=file:{_LOGGING}"}
     for key, value in {**DEFAULTS, **quiet, **settings}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with contextlib.nullcontext() if java_log is None else _stderr_in(Path(java_log)):
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _stderr_in(path: Path) -> Iterator[None]:
+    """Give the processes that are started meanwhile a file for their complaints."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(log)
 
 
 def register(spark: SparkSession) -> None:
