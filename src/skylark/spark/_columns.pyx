@@ -32,6 +32,10 @@ cdef enum:
     UNSOUND = 2
     UNUSUAL = 3
 
+# As TIME_MS_MIN and TIME_MS_MAX in columns.py.
+cdef int64_t TIME_MS_MIN = -62135424000000
+cdef int64_t TIME_MS_MAX = 253402214399999
+
 cdef struct Record:
     const uint8_t *head
     const uint8_t *stored
@@ -64,6 +68,10 @@ cdef inline int32_t _i32(const uint8_t *at) noexcept nogil:
 
 cdef inline int64_t _i64(const uint8_t *at) noexcept nogil:
     return <int64_t>((<uint64_t>_u32(at) << 32) | _u32(at + 4))
+
+
+cdef inline int64_t _micros(int64_t at_ms) noexcept nogil:
+    return min(max(at_ms, TIME_MS_MIN), TIME_MS_MAX) * 1000
 
 
 cdef bint _is_utf8(const uint8_t *at, Py_ssize_t size) noexcept nogil:
@@ -322,6 +330,7 @@ cdef class _Column:
     cdef tuple buffers(self):
         validity = self.validity if self.has_nulls else None
         if self.is_text:
+            assert self.used <= 0x7FFFFFFF  # Arrow's offsets; pullBytes has a ceiling far below.
             return validity, self.offsets, memoryview(self.data)[:self.used]
         return validity, self.data
 
@@ -372,11 +381,16 @@ cdef inline Py_ssize_t _digits(uint8_t *to, uint32_t value) noexcept nogil:
 cdef inline Py_ssize_t _host(uint8_t *to, const uint8_t *host) noexcept nogil:
     """An IPv4 address and a port as text."""
     cdef Py_ssize_t used = 0, i
+    cdef int64_t port = _i32(host + 4)
     for i in range(4):
         used += _digits(to + used, host[i])
         to[used] = 46 if i < 3 else 58
         used += 1
-    return used + _digits(to + used, _u32(host + 4))
+    if port < 0:  # No port, but what the record says.
+        to[used] = 45
+        used += 1
+        port = -port
+    return used + _digits(to + used, <uint32_t>port)
 
 
 cdef inline void _place(uint8_t *to, const Record *record) noexcept nogil:
@@ -580,9 +594,9 @@ cdef class _Rows:
                 else:
                     message_id.text(row, found.value, found.value_bytes)
             if wanted & W_BORN:
-                born.i64(row, _i64(record.head + 40) * 1000)
+                born.i64(row, _micros(_i64(record.head + 40)))
             if wanted & W_STORE:
-                stored.i64(row, _i64(record.stored) * 1000)
+                stored.i64(row, _micros(_i64(record.stored)))
             if wanted & W_RECONSUME:
                 reconsume.i32(row, _i32(record.tail))
             if wanted & W_FLAG:

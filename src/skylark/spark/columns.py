@@ -17,16 +17,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidCompression, InvalidRecord
+from ..errors import InvalidCompression, InvalidRecord, MissingExtra
 from ..model.message import Property, StoredMessage
 from ..protocol.compression import compression_type, expand, plain_body
 from ..protocol.record import decode_record
-from .bodies import UnreadableBody, parsed_bodies, text_bodies
+from .bodies import UnreadableBody, parsed_bodies, place_of, text_bodies
 from .offsets import QueueKey
 from .options import BodyFormat, BodyMode
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Timestamps that Spark allows, and less a day or two: they have a year in every time zone.
+TIME_MS_MIN, TIME_MS_MAX = -62_135_424_000_000, 253_402_214_399_999
 
 _columns: Any = None
 if os.environ.get("SKYLARK_PURE") != "1":
@@ -95,7 +98,7 @@ def expanded(body: bytes, sys_flag: int) -> bytes | None:
     """What a compressed body stands for; None if it does not expand, and the pure code decides."""
     try:
         return expand(body, compression_type(sys_flag))
-    except InvalidCompression:
+    except (InvalidCompression, MissingExtra):
         return None
 
 
@@ -130,6 +133,10 @@ def pure_batches(
                 if layout.mode is BodyMode.DROPMALFORMED:
                     continue
                 body = None
+            except MissingExtra as error:
+                # Not the message's fault, so no bodyMode passes over it.
+                purpose = f"{error.purpose}, {place_of(queue, message.queue_offset)},"
+                raise MissingExtra(error.extra, purpose) from error
         rows.append((message, body))
         size += len(body or b"") + message.size_bytes - len(message.body)
         if size >= bytes_max:
@@ -176,6 +183,11 @@ def _of_rows(
     yield from _without(pa.RecordBatch.from_arrays(arrays, schema=schema), dropped)
 
 
+def _micros(at_ms: int) -> int:
+    """A time as a timestamp; clients write what they like, and no query ends by that."""
+    return min(max(at_ms, TIME_MS_MIN), TIME_MS_MAX) * 1_000
+
+
 _VALUES: dict[str, Any] = {
     "topic": lambda message: message.topic,
     "queue_id": lambda message: message.queue_id,
@@ -184,8 +196,8 @@ _VALUES: dict[str, Any] = {
     "keys": lambda message: message.properties.get(Property.KEYS),
     "properties": lambda message: list(message.properties.items()),
     "message_id": lambda message: message.unique_id or message.offset_id,
-    "born_time": lambda message: message.born_at_ms * 1_000,
-    "store_time": lambda message: message.stored_at_ms * 1_000,
+    "born_time": lambda message: _micros(message.born_at_ms),
+    "store_time": lambda message: _micros(message.stored_at_ms),
     "reconsume_times": lambda message: message.reconsume_times,
     "flag": lambda message: message.flag,
     "sys_flag": lambda message: message.sys_flag,

@@ -15,9 +15,9 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -29,7 +29,14 @@ _MIB = 1 << 20
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": _MIB, "g": 1 << 30}
 _PATTERN_CHARS_MAX = 255
+# A batch has text at offsets of 31 bits. What is no UTF-8 becomes three times as long, and a
+# batch may exceed pullBytes by a message.
+_PULL_BYTES_MAX = 512 * _MIB
+_SPLIT_BYTES_MIN, _SPLIT_BYTES_MAX = 1 << 10, 1 << 40
+_SEND_BYTES_MAX = 8 * _MIB  # A request is one frame, which takes 16 MiB with all that is in it.
+_TRIGGER_BYTES_MAX = 1 << 50
 EARLIEST, LATEST = -2, -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Options of Spark itself that reach every source or sink.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "mergeschema"})
@@ -170,7 +177,7 @@ class _Reader:
             return default
         try:
             return parse(value)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"option {name}={value[:80]!r}: {allowed}") from error
 
     def flag(self, name: str, default: bool) -> bool:
@@ -188,19 +195,18 @@ class _Reader:
 
         return self.parsed(name, default, parse, f"a number from {least} to {most} is allowed")
 
-    def size(self, name: str, default: int | None, *, least: int) -> Any:
+    def size(self, name: str, default: int | None, *, least: int, most: int) -> Any:
         def parse(text: str) -> int:
             matched = _SIZE.fullmatch(text)
             if matched is None:
                 raise ValueError
             value = int(matched[1]) * _SIZE_UNITS[matched[2].lower()]
-            if value < least:
+            if not least <= value <= most:
                 raise ValueError
             return value
 
-        return self.parsed(
-            name, default, parse, f"a number of bytes from {least} on is allowed, such as 64m"
-        )
+        allowed = f"a number of bytes from {_size(least)} to {_size(most)} is allowed, such as 4m"
+        return self.parsed(name, default, parse, allowed)
 
     def one_of(self, name: str, kinds: type[StrEnum], default: StrEnum) -> Any:
         allowed = ", ".join(kinds)
@@ -228,9 +234,9 @@ READ_OPTIONS: dict[str, str] = {
     "maxMessagesPerTrigger": "Streams only: at most so many messages a micro-batch; 1000000.",
     "maxBytesPerTrigger": "Streams only: about so many bytes a micro-batch.",
     "minPartitions": "At least so many tasks, if there are as many messages; queues are split.",
-    "splitBytes": "About so many bytes a task; 128m.",
-    "pullBytes": "Bytes asked for in one pull, and about those of a batch; 4m, and less where the "
-    "broker allows less. From 256k down brokers answer 32 messages at a time.",
+    "splitBytes": "About so many bytes a task, 1k at least; 128m.",
+    "pullBytes": "Bytes asked for in one pull, and about those of a batch, 512m at most; 4m, and "
+    "less where the broker allows less. From 256k down brokers answer 32 messages at a time.",
     "pullCount": "Messages asked for in one pull; 8192.",
     "failOnDataLoss": "Whether offsets that retention has removed end the query; true.",
     "bodyFormat": "binary, text, or json with bodySchema; binary.",
@@ -257,7 +263,7 @@ WRITE_OPTIONS: dict[str, str] = {
     "group": "The producer group; skylark-spark.",
     "sinkId": "What names this sink in its decisions: the query's id if not set, a new name for a "
     "batch. A job that is run again under the same one writes nothing.",
-    "batchBytes": "About so many bytes in one send; 1m.",
+    "batchBytes": "About so many bytes in one send, 8m at most; 1m.",
     "accessKey": READ_OPTIONS["accessKey"],
     "secretKey": READ_OPTIONS["secretKey"],
     "timeoutMs": READ_OPTIONS["timeoutMs"],
@@ -312,10 +318,14 @@ def read_options(
         messages_per_trigger_max=reader.number(
             "maxMessagesPerTrigger", 1_000_000 if is_stream else None, least=1, most=2**53
         ),
-        bytes_per_trigger_max=reader.size("maxBytesPerTrigger", None, least=1),
+        bytes_per_trigger_max=reader.size(
+            "maxBytesPerTrigger", None, least=1, most=_TRIGGER_BYTES_MAX
+        ),
         partitions_min=reader.number("minPartitions", 1, least=1, most=100_000),
-        split_bytes=reader.size("splitBytes", 128 * _MIB, least=1),
-        pull_bytes=reader.size("pullBytes", 4 * _MIB, least=1),
+        split_bytes=reader.size(
+            "splitBytes", 128 * _MIB, least=_SPLIT_BYTES_MIN, most=_SPLIT_BYTES_MAX
+        ),
+        pull_bytes=reader.size("pullBytes", 4 * _MIB, least=1, most=_PULL_BYTES_MAX),
         pull_count=reader.number("pullCount", 8_192, least=1, most=1_000_000),
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         body_format=body_format,
@@ -351,8 +361,16 @@ def write_options(
         guarantee=guarantee,
         group=group,
         sink_id=sink_id,
-        batch_bytes=reader.size("batchBytes", _MIB, least=1),
+        batch_bytes=reader.size("batchBytes", _MIB, least=1, most=_SEND_BYTES_MAX),
     )
+
+
+def _size(count: int) -> str:
+    """A number of bytes as options have it."""
+    for unit in ("g", "m", "k"):
+        if count and count % _SIZE_UNITS[unit] == 0:
+            return f"{count // _SIZE_UNITS[unit]}{unit}"
+    return str(count)
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -464,26 +482,28 @@ def _time_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time without a zone is a different moment on every machine")
-    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    milliseconds = delta.days * 86_400_000 + delta.seconds * 1_000 + delta.microseconds // 1_000
-    if milliseconds < 0:
+    if moment < _EPOCH:
         raise ValueError
-    return milliseconds
+    # Up, for both ends: a message of the millisecond in which such a time lies is before it.
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 def _offsets(text: str) -> Bound:
     if text.lower() in ("earliest", "latest"):
         return Bound(word=text.lower())
     found: QueueOffsets = {}
-    given = json.loads(text)
-    if not isinstance(given, dict):
-        raise ValueError
-    for topic, brokers in given.items():
-        for broker, queues in dict(brokers).items():
-            for queue, offset in dict(queues).items():
+    for topic, brokers in _object(json.loads(text)):
+        for broker, queues in _object(brokers):
+            for queue, offset in _object(queues):
                 if type(offset) is not int or offset < EARLIEST or not queue.isdecimal():
                     raise ValueError
                 found.setdefault(topic, {}).setdefault(broker, {})[int(queue)] = offset
     if not found:
         raise ValueError
     return Bound(offsets=found)
+
+
+def _object(value: Any) -> ItemsView[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value.items()

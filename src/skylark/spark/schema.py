@@ -22,6 +22,9 @@ read less. The first twelve come by themselves; the others only when they are na
     born_host           string                ip:port
     store_host          string
     offset_message_id   string
+
+What is in a JSON body, bodySchema says. Spark's parser reads it together with these columns, and
+would name all of them in an error; so it is understood first (body_schema.py).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .options import BodyFormat, ReadOptions
+from .body_schema import SCALARS, BodySchema
+from .options import BodyFormat, BodyMode, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +78,7 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
 
 def default_schema(options: ReadOptions) -> str:
     """The schema of a read without one of its own, as in CREATE TABLE."""
+    _built_body_type(options)  # Refuses what Spark would.
     types = {**COLUMNS, "body": body_type(options)}
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
@@ -85,8 +90,25 @@ def body_type(options: ReadOptions) -> str:
     return "string" if options.body_format is BodyFormat.TEXT else "binary"
 
 
+def _built_body_type(options: ReadOptions) -> str:
+    """The type of the column body as Spark writes it; raises ConfigError."""
+    text = options.body_schema
+    if text is None:
+        return body_type(options)
+    try:
+        return f"struct<{BodySchema(text).columns()}>"
+    except (ValueError, RecursionError) as error:
+        problem = str(error) if isinstance(error, ValueError) else "it is too deep"
+        raise ConfigError(
+            f"option bodySchema={text[:80]!r}: {problem}; columns such as 'id long, name string "
+            f"NOT NULL' are allowed, of type {', '.join(dict.fromkeys(SCALARS.values()))}, "
+            "decimal(p,s), array<...>, map<string,...> or struct<...>"
+        ) from error
+
+
 def checked_columns(schema: StructType, options: ReadOptions) -> list[str]:
-    """The columns to build; raises ConfigError for one that does not exist or has another type."""
+    """The columns to build; raises ConfigError for one that cannot be as the schema says."""
+    body = _built_body_type(options)
     types = {**COLUMNS, **EXTRA_COLUMNS, "body": body_type(options)}
     found = []
     for field in schema.fields:
@@ -94,15 +116,25 @@ def checked_columns(schema: StructType, options: ReadOptions) -> list[str]:
         if expected is None:
             raise ConfigError(f"column {field.name} is not known; allowed are {', '.join(types)}")
         given = field.dataType.simpleString()
-        is_fitting = given == expected
-        if expected.startswith("struct<"):
-            is_fitting = given.startswith("struct<")
-        if not is_fitting:
+        if given != (body if field.name == "body" else expected):
             raise ConfigError(f"column {field.name}: {given} is not possible, it is {expected}")
+        if not field.nullable:
+            _refuse_nulls(field.name, options)
         found.append(field.name)
     if not found:
         raise ConfigError("the schema has no columns")
     return found
+
+
+def _refuse_nulls(column: str, options: ReadOptions) -> None:
+    """Where NOT NULL is not true, Spark ends in Java, which names no column."""
+    if column in ("tag", "keys"):
+        raise ConfigError(f"column {column}: NOT NULL is not possible, messages may have none")
+    if column == "body" and options.body_mode is BodyMode.PERMISSIVE:
+        raise ConfigError(
+            "column body: NOT NULL is not possible with bodyMode=permissive, which makes bodies "
+            "null; set dropmalformed or failfast"
+        )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -34,7 +34,7 @@ from ..protocol.hashes import tag_hash
 from ..protocol.properties import parse_properties
 from ..protocol.record import decode_dispatch
 from . import columns
-from .cluster import Cluster, pull_fields
+from .cluster import READER_GROUP, Cluster, pull_fields
 from .columns import Layout, assembled, expanded, pure_batches
 from .offsets import QueueKey, Range
 from .options import FilterType, ReadFrom, ReadOptions
@@ -232,7 +232,8 @@ class SegmentReader:
         queue = self._range.queue
         address = self._cluster.broker_address(queue.topic, queue.broker)
         wire = self._cluster.wire(address)
-        wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue, offset, 1, 1))
+        group = self._options.group or READER_GROUP
+        wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue, offset, 1, 1, group=group))
         answer = wire.answer()
         if answer.code in (
             ResponseCode.PULL_OFFSET_MOVED,

@@ -50,10 +50,15 @@ def test_offsets_come_as_json():
         ("1794726790296", 1794726790296),
         ("2026-11-15T08:00:00Z", 1794729600000),
         ("2026-11-15T16:00:00.001+08:00", 1794729600001),
+        ("2026-11-15T08:00:00.000500Z", 1794729600001),
+        ("2026-11-15T08:00:00.000001Z", 1794729600001),
+        ("2026-11-15T08:00:00.999999Z", 1794729601000),
     ],
 )
 def test_times_come_as_milliseconds_or_iso(text, expected):
+    # A message of the millisecond 0 is before 0.0005: it is behind an end, not behind a start.
     assert read(startingTimestamp=text).starting == Bound(timestamp_ms=expected)
+    assert read(endingTimestamp=text).ending == Bound(timestamp_ms=expected)
 
 
 def test_the_environment_names_the_name_servers_where_no_option_does():
@@ -95,6 +100,8 @@ WRONG = {
         "startingOffsets",
     ),
     "an offset below all": ({"startingOffsets": '{"T": {"b": {"0": -3}}}'}, "startingOffsets"),
+    "offsets nobody can follow": ({"startingOffsets": "[" * 100_000}, "startingOffsets='"),
+    "offsets in pairs": ({"startingOffsets": '{"T": {"b": [[1, 2]]}}'}, "startingOffsets"),
     "no offsets": ({"startingOffsets": "{}"}, "startingOffsets"),
     "offsets and time": (
         {"startingOffsets": "latest", "startingTimestamp": "1"},
@@ -105,6 +112,12 @@ WRONG = {
     "a flag": ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
     "a number": ({"minPartitions": "0"}, "minPartitions"),
     "a size": ({"splitBytes": "many"}, "splitBytes"),
+    "pulls beyond Arrow": ({"pullBytes": "4g"}, "pullBytes='4g': .* from 1 to 512m is allowed"),
+    "a pull of nothing": ({"pullBytes": "0"}, "pullBytes='0': .* from 1 to 512m is allowed"),
+    "too many pulled": ({"pullCount": "1000001"}, "pullCount='1000001': .* to 1000000 is"),
+    "crumbs": ({"splitBytes": "100"}, "splitBytes='100': .* from 1k to 1024g is allowed"),
+    "one task for ever": ({"splitBytes": "2000g"}, "splitBytes='2000g': .* to 1024g is allowed"),
+    "too many tasks": ({"minPartitions": "100001"}, "minPartitions='100001': .* to 100000 is"),
     "a kind": ({"bodyFormat": "xml"}, "bodyFormat"),
     "json without a schema": ({"bodyFormat": "json"}, "bodySchema"),
     "a schema without json": ({"bodySchema": "a int"}, "bodyFormat"),
@@ -175,6 +188,14 @@ def test_a_write_goes_to_one_topic():
 def test_a_write_promises_what_it_can_keep():
     with pytest.raises(ConfigError, match="deliveryGuarantee"):
         write_options({**BASIC, "deliveryGuarantee": "always"}, is_stream=True, environment={})
+
+
+def test_a_send_fits_in_a_frame():
+    with pytest.raises(ConfigError, match=r"batchBytes='16m': .* from 1 to 8m is allowed"):
+        write_options({**BASIC, "batchBytes": "16m"}, is_stream=False, environment={})
+    assert write_options(
+        {**BASIC, "batchBytes": "8m"}, is_stream=False, environment={}
+    ).batch_bytes == (8 << 20)
 
 
 def test_the_manual_says_of_every_option_what_the_code_says():
