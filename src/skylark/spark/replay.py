@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from ..model.names import check_topic_name
 from . import archive as archives
+from .catalogue import sync, sync_tree
 from .cluster import Cluster
 from .mirror import OWN_PROPERTIES
 from .options import read_options
@@ -44,6 +46,7 @@ _ROWS_PER_FILE = 100_000
 _SINK = "target"
 _MARKS = ("REPLAY_ID", "REPLAY_FROM", "REPLAY_STORE_TIME")
 _COLUMNS = "body binary, tag string, keys string, properties map<string,string>, queue_id int"
+_FILE_NAME = re.compile(r"part-(\d+)-.*-c(\d+)\.")  # Numbers of any length: c1000 is after c999.
 _FILE_MS = 10  # Between the times of two files; Spark forgets files that are a week older.
 
 
@@ -180,22 +183,28 @@ def choose(spark: SparkSession, selection: Selection, folder: Path) -> Chosen:
         return Chosen(tuple(int(rows) for rows in json.loads(plan.read_bytes())["rows"]))
     chosen = folder / "chosen"
     shutil.rmtree(chosen, ignore_errors=True)  # Of a try that was not finished.
-    try:
-        (
-            _copies(select(spark, selection), _queues(selection))
-            .write.option("maxRecordsPerFile", selection.rate or _ROWS_PER_FILE)
-            .parquet(str(chosen))
-        )
-    except Exception as error:
-        raise as_error(error) from error
+    _write_copies(spark, selection, chosen)
     found = Chosen(_in_order(chosen))
+    sync_tree(chosen)  # A plan that is on the disk has its files there.
     draft = plan.with_suffix(".draft")
     with draft.open("w", encoding="utf-8") as file:
         json.dump({"rows": found.rows, "selection": selection.to_dict()}, file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(plan)
+    sync(folder)
     return found
+
+
+def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> None:
+    try:
+        (
+            _copies(select(spark, selection), _queues(selection))
+            .write.option("maxRecordsPerFile", selection.rate or _ROWS_PER_FILE)
+            .parquet(str(folder))
+        )
+    except Exception as error:
+        raise as_error(error) from error
 
 
 def _copies(frame: DataFrame, queues: int) -> DataFrame:
@@ -225,10 +234,10 @@ def _queues(selection: Selection) -> int:
 
 
 def _in_order(folder: Path) -> tuple[int, ...]:
-    """Give files times in the order of their names, which Spark's sort has made; their rows."""
+    """Give files times in the order of their numbers, which Spark's sort has made; their rows."""
     import pyarrow.parquet as parquet
 
-    paths = sorted(folder.glob("*.parquet"))
+    paths = sorted(folder.glob("*.parquet"), key=_numbers)
     counts = [parquet.read_metadata(path).num_rows for path in paths]
     for path, rows in zip(paths, counts, strict=True):
         if not rows:
@@ -240,6 +249,13 @@ def _in_order(folder: Path) -> tuple[int, ...]:
             at_ns = first_ns + number * _FILE_MS * 1_000_000
             os.utime(path, ns=(at_ns, at_ns))
     return tuple(rows for _, rows in kept)
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    """The partition of a file, and its place among the files of that."""
+    matched = _FILE_NAME.match(path.name)
+    assert matched is not None, f"Spark wrote {path.name}"
+    return int(matched[1]), int(matched[2])
 
 
 def batches_done(folder: Path) -> int:

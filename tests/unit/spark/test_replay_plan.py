@@ -71,6 +71,35 @@ def test_files_are_sent_in_the_order_of_their_rows(tmp_path):
     assert [path.stem for path in left] == ["part-00000-x-c000", "part-00001-x-c000"]
 
 
+def test_files_beyond_a_thousand_of_one_partition_stay_in_order(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    names = [
+        f"part-{part:05d}-1c0-c2-c{number:03d}.snappy"
+        for part, number in ((0, 100), (0, 101), (0, 999), (0, 1000), (1, 0), (100_000, 0))
+    ]
+    for name in reversed(names):
+        parquet.write_table(pa.table({"n": [1]}), tmp_path / f"{name}.parquet")
+    assert replay._in_order(tmp_path) == (1,) * len(names)
+    left = sorted(tmp_path.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.stem for path in left] == names
+
+
+def test_what_was_chosen_is_on_the_disk_before_its_plan(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr(replay, "sync_tree", lambda path: steps.append(f"files of {path.name}"))
+    monkeypatch.setattr(replay.os, "fsync", lambda _: steps.append("plan"))
+    monkeypatch.setattr(replay, "sync", lambda path: steps.append(f"names in {path.name}"))
+    monkeypatch.setattr(replay, "_in_order", lambda folder: (3,))
+    monkeypatch.setattr(replay, "_write_copies", lambda *_: None)
+    folder = tmp_path / "again"
+    folder.mkdir()
+    assert replay.choose(None, CHOICE, folder).rows == (3,)
+    assert steps == ["files of chosen", "plan", "names in again"]
+    assert replay.choose(None, CHOICE, folder).rows == (3,)
+    assert len(steps) == 3
+
+
 @pytest.mark.parametrize(("rate", "trigger"), [(None, "available now"), (50, "every 1 second")])
 def test_a_rate_is_a_file_a_second(tmp_path, rate, trigger):
     selection = replay.Selection(**{**CHOICE.to_dict(), "rate": rate})
