@@ -12,7 +12,7 @@ from libc.string cimport memchr, memcpy
 cdef enum:
     HEAD_BYTES = 20
     ENTRY_BYTES_MIN = 22
-    PROPERTIES_BYTES_MAX = 32767
+    ROW_PROPERTIES_BYTES_MAX = 31743
     ROWS_MAX = 65536  # The counter of ids goes round after these.
 
 cdef const char *_TAGS = b"TAGS\x01"
@@ -131,7 +131,7 @@ cdef class Columns:
                     break
                 if keys_bytes:
                     texts += 5 + keys_bytes + 1
-            if texts > PROPERTIES_BYTES_MAX:
+            if texts > ROW_PROPERTIES_BYTES_MAX:
                 break
             if row > start and size + body_bytes + texts > bytes_max:
                 break

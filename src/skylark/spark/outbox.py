@@ -12,10 +12,21 @@ from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
 
-from ..errors import BrokerError, TransportError
-from .cluster import Cluster
+from ..errors import BrokerError, ConfigError, TransportError
+from ..protocol.codes import RequestCode, ResponseCode
+from .cluster import TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .wire import Wire
+
+_BATCHES_COUNT = (
+    " Its maxMessageSize is the limit of a whole batch, and in it a row takes its body, its "
+    "properties and 22 bytes"
+)
+_HINTS = {
+    RequestCode.SEND_BATCH_MESSAGE: f"{_BATCHES_COUNT}: make batchBytes smaller",
+    RequestCode.STAGE_ROWS: f"{_BATCHES_COUNT}; rows that are written exactly once go in batches: "
+    "make batchBytes smaller, or for rows as large as that set deliveryGuarantee=at_least_once",
+}
 
 
 class Letter(NamedTuple):
@@ -81,8 +92,25 @@ class Outbox:
         return letter if answer.code else None
 
     def _call(self, letter: Letter) -> None:
-        self._cluster.wire(self._address(letter)).call(letter.code, letter.fields, letter.body)
+        try:
+            self._cluster.wire(self._address(letter)).call(letter.code, letter.fields, letter.body)
+        except BrokerError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            raise ConfigError(
+                f"broker {letter.queue.broker} refuses {len(letter.body)} bytes for "
+                f"{letter.queue}: {error.remark}.{_HINTS.get(letter.code, '')}"
+            ) from error
 
     def _address(self, letter: Letter) -> str:
-        queue = letter.queue
-        return self._cluster.broker_address(queue.topic, queue.broker, for_writing=True)
+        queue, find = letter.queue, self._cluster.broker_address
+        try:
+            return find(queue.topic, queue.broker, for_writing=True)
+        except (ConfigError, TransportError) as error:
+            # Who has chosen a queue has seen it: its broker is away, or makes the topic now.
+            try:
+                return find(TEMPLATE_TOPIC, queue.broker, for_writing=True)
+            except ConfigError:
+                raise TransportError(
+                    queue.broker, f"no name server knows it as a broker of topic {queue.topic}"
+                ) from error

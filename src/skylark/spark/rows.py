@@ -5,7 +5,7 @@
     topic          where it goes; the option topic where the column is not there or null
     tag, keys      properties; keys as one text or as an array
     properties     further properties; names that the system sets itself are refused
-    queue_id       the number of the queue, counted over all writable queues of the topic
+    queue_id       the number of the queue, counted over all writable queues (numbering.py)
     sharding_key   rows with one key go to one queue, in the order of their task
     deliver_time   the message is delivered then
     delay_level    or after this level's time
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +43,9 @@ if os.environ.get("SKYLARK_PURE") != "1":
     with contextlib.suppress(ImportError):
         from . import _rows  # type: ignore[attr-defined, no-redef, unused-ignore]
 
+# Of a row's properties; the rest of what a record holds is left to the broker's own: where a row
+# goes that is staged or waits, which cluster it came to, which row of a sink it is.
+ROW_PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX - 1_024
 ROWS_MAX = 65_536  # Of one encoding: the counter of ids goes round after these.
 _PLAIN = frozenset({"body", "tag", "keys"})
 _OWN_PROPERTIES = frozenset(
@@ -99,7 +102,7 @@ class PureRows:
             }
             text = encode_text(format_properties(properties))
             content = body.encode() if isinstance(body, str) else body
-            if len(text) > PROPERTIES_BYTES_MAX:
+            if len(text) > ROW_PROPERTIES_BYTES_MAX:
                 break
             if entries and size + len(content) + len(text) > bytes_max:
                 break
@@ -189,13 +192,25 @@ def single_rows(
         if level:
             properties[Property.DELAY] = str(level)
         properties[Property.WAIT] = "true"
+        text = encode_text(format_properties(properties))
+        if len(text) > ROW_PROPERTIES_BYTES_MAX:
+            raise ConfigError(
+                f"column {_largest(properties)}: properties, tag and keys of a row take "
+                f"{len(text)} bytes together, at most {ROW_PROPERTIES_BYTES_MAX} are possible"
+            )
         yield Row(
             name,
-            BatchEntry(
-                body.encode() if isinstance(body, str) else body,
-                encode_text(format_properties(properties)),
-            ),
+            BatchEntry(body.encode() if isinstance(body, str) else body, text),
             deliver_at is not None or bool(level),
             sharding_key,
             number,
         )
+
+
+def _largest(properties: Mapping[str, str]) -> str:
+    """The column that has most of a row's properties."""
+    sizes = dict.fromkeys(("properties", "tag", "keys"), 0)
+    for name, value in properties.items():
+        column = {Property.TAGS: "tag", Property.KEYS: "keys"}.get(name, "properties")
+        sizes[column] += len(encode_text(value))
+    return max(sizes, key=sizes.__getitem__)

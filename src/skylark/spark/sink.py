@@ -1,6 +1,7 @@
 """The sink: rows of a DataFrame as messages, sent in batches by the tasks themselves.
 
-Rows without queue_id and sharding_key are spread over the queues, a whole batch to each.
+Rows without queue_id and sharding_key are spread over the queues that are there, a whole batch to
+each. The others go by the numbers of queues (numbering.py), and wait for a broker that restarts.
 
     at_least_once   a task sends its rows; what it has sent stays sent when it is done again
     exactly_once    a task stages its rows under a name of its own (transactions.py), and the driver
@@ -26,11 +27,12 @@ from pyspark.sql.datasource import (
 
 from ..clock import SystemClock
 from ..errors import ConfigError
-from ..protocol.batch import BatchEntry, encode_batch
+from ..protocol.batch import BatchEntry, decode_batch, encode_batch
 from ..protocol.codes import RequestCode
 from ..protocol.headers import SendMessageRequestV2
 from ..protocol.message_id import UniqueIdGenerator
 from .cluster import NEW_TOPIC_QUEUES, SETTLING_S_MAX, TEMPLATE_TOPIC, Cluster
+from .numbering import Numbered, numbered_queues
 from .offsets import QueueKey
 from .options import Guarantee, WriteOptions
 from .outbox import Letter, Outbox
@@ -39,6 +41,8 @@ from .transactions import BatchName, Decisions, Stage, Staged, name_in_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_COUNTING = frozenset({"queue_id", "sharding_key"})  # Columns that go by the numbers of queues.
 
 
 @dataclass
@@ -55,7 +59,7 @@ class Sender:
         self._options = options
         self._cluster = cluster
         self._stage = stage
-        self._queues: dict[str, list[QueueKey]] = {}
+        self._queues: dict[str, Numbered] = {}
         # A task has no place in a plan of seeds: two attempts must not make the same ids.
         self._rng = random.Random(os.urandom(16))
         self._ids = UniqueIdGenerator(
@@ -65,6 +69,7 @@ class Sender:
             process_mark=self._rng.getrandbits(32),
         )
         self._turn = self._rng.randrange(1 << 16)
+        self._counts_queues = False
         self._outbox = Outbox(cluster)
         self._waiting: dict[QueueKey, list[BatchEntry]] = {}
         self._waiting_bytes: dict[QueueKey, int] = {}
@@ -77,6 +82,7 @@ class Sender:
         if topic is not None and plain is not None:
             batch = batch.slice(self._send_plain(plain, topic))
         spread: dict[str, QueueKey] = {}
+        self._counts_queues = not _COUNTING.isdisjoint(batch.schema.names)
         for row in single_rows(batch, self._options.topic, self._ids):
             queue = self._choose(row, spread)
             self.rows += 1
@@ -94,7 +100,7 @@ class Sender:
 
     def _send_plain(self, rows: PlainRows, topic: str) -> int:
         """Send rows that may go anywhere, as many at a time as a request takes; how many."""
-        queues = self._queues_of(topic)
+        queues = self._queues_of(topic).there
         done = 0
         while done < rows.rows:
             mark, counter = self._ids.take(min(rows.rows - done, ROWS_MAX))
@@ -102,7 +108,11 @@ class Sender:
             if not count:
                 break  # The next one has to be looked at by itself.
             self._turn += 1
-            self._post(queues[self._turn % len(queues)], entries, count)
+            queue = queues[self._turn % len(queues)]
+            if count == 1 and self._stage is None:
+                self._send_one(queue, *decode_batch(entries))
+            else:
+                self._post(queue, entries, count)
             done += count
         self.rows += done
         return done
@@ -114,7 +124,7 @@ class Sender:
         self._outbox.settle()
 
     def _choose(self, row: Row, spread: dict[str, QueueKey]) -> QueueKey:
-        queues = self._queues_of(row.topic)
+        queues, there = self._queues_of(row.topic)
         if row.queue_number is not None:
             if not 0 <= row.queue_number < len(queues):
                 raise ConfigError(
@@ -127,14 +137,20 @@ class Sender:
         found = spread.get(row.topic)
         if found is None:
             self._turn += 1
-            found = spread[row.topic] = queues[self._turn % len(queues)]
+            places = there or queues
+            found = spread[row.topic] = places[self._turn % len(places)]
         return found
 
-    def _queues_of(self, topic: str) -> list[QueueKey]:
+    def _queues_of(self, topic: str) -> Numbered:
+        """The queues of a topic, as this task has found them first."""
         found = self._queues.get(topic)
         if found is None:
-            found = self._cluster.writable_queues(topic, settling_s=SETTLING_S_MAX)
-            if not found:
+            if self._counts_queues:
+                found = numbered_queues(self._cluster, topic)
+            else:
+                there = self._cluster.writable_queues(topic, settling_s=SETTLING_S_MAX)
+                found = Numbered(there, there)
+            if not found.queues:
                 raise ConfigError(f"option topic: {topic} has no queue that may be written to")
             self._queues[topic] = found
         return found
@@ -145,6 +161,7 @@ class Sender:
         if not entries:
             return
         if len(entries) == 1 and self._stage is None:
+            # By itself a body may be as large as a producer's, without a head that counts as well.
             self._send_one(queue, entries[0])
         else:
             self._post(queue, encode_batch(entries), len(entries))

@@ -1,0 +1,167 @@
+"""The sink's tasks, against brokers in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from sink_world import World, WorldCluster, named
+
+from skylark.errors import ConfigError, TransportError
+from skylark.protocol.batch import BatchEntry, encode_batch
+from skylark.protocol.codes import RequestCode
+from skylark.spark import cluster as clusters
+from skylark.spark.options import write_options
+from skylark.spark.rows import ROW_PROPERTIES_BYTES_MAX
+from skylark.spark.sink import Sender
+from skylark.spark.transactions import BatchName, Stage
+
+pytestmark = pytest.mark.parametrize("staged", [False, True], ids=["sent", "staged"])
+
+
+@pytest.fixture(autouse=True)
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What happens while somebody waits."""
+    now, events = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if events and now[0] > 3:
+            events.pop(0)()
+
+    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clusters.time, "sleep", sleep)
+    return events
+
+
+def write(world: World, staged: bool, columns: dict[str, Any], **more: str) -> None:
+    """As one task does."""
+    options = write_options({"namesrv": "ns1:1", "topic": "T", **more}, is_stream=False)
+    stage = Stage(options, BatchName("sink", 0, 0)) if staged else None
+    sender = Sender(options, WorldCluster(world), stage)
+    sender.send(pa.RecordBatch.from_pydict(columns))
+    sender.flush()
+
+
+def places(world: World) -> dict[bytes, str]:
+    return {body: named([queue]) for queue, body in world.rows}
+
+
+def test_rows_for_a_broker_that_restarts_wait_for_it(staged: bool, sleeps: list[Any]) -> None:
+    world = World()
+    columns = {"body": [b"0", b"1", b"2", b"3"], "queue_id": [0, 1, 2, 3]}
+    write(world, staged, columns)
+    before = places(world)
+    assert before == {b"0": "a0", b"1": "a1", b"2": "b0", b"3": "b1"}
+    world.rows.clear()
+    world.there = {"b"}
+    sleeps.append(lambda: world.there.add("a"))
+    write(world, staged, columns)
+    assert places(world) == before
+
+
+def test_keys_keep_their_queues_while_a_broker_restarts(staged: bool, sleeps: list[Any]) -> None:
+    world = World()
+    keys = [f"key-{number}" for number in range(20)]
+    columns = {"body": [key.encode() for key in keys], "sharding_key": keys}
+    write(world, staged, columns)
+    before = places(world)
+    assert len(set(before.values())) == 4
+    world.rows.clear()
+    world.there = {"a"}
+    sleeps.append(lambda: world.there.add("b"))
+    write(world, staged, columns)
+    assert places(world) == before
+
+
+def test_a_broker_that_stays_away_is_named(staged: bool) -> None:
+    world = World()
+    write(world, staged, {"body": [b"0"], "queue_id": [3]})
+    world.there = {"a"}
+    with pytest.raises(TransportError, match="b: no name server knows"):
+        write(world, staged, {"body": [b"0"], "queue_id": [3]})
+
+
+def test_rows_that_may_go_anywhere_do_not_wait(staged: bool) -> None:
+    world = World()
+    write(world, staged, {"body": [b"0"], "queue_id": [3]})
+    world.there = {"a"}
+    world.rows.clear()
+    write(world, staged, {"body": [b"1"]})
+    write(world, staged, {"body": [b"2"], "queue_id": pa.array([None], pa.int32())})
+    write(world, staged, {"body": [b"3"], "properties": [[("k", "v")]]})
+    assert {queue.broker for queue, _ in world.rows} == {"a"}
+    assert clusters.time.monotonic() == 0.0
+
+
+def test_a_number_beyond_all_queues_is_said(staged: bool) -> None:
+    with pytest.raises(ConfigError, match="queue_id: 4 is not possible, topic T has 4 writable"):
+        write(World(), staged, {"body": [b"0"], "queue_id": [4]})
+
+
+def test_brokers_make_a_new_topic_each_when_its_first_row_comes(staged: bool) -> None:
+    world = World()
+    world.topics.clear()
+    world.template_queues = 2
+    for number in range(4):
+        write(world, staged, {"body": [b"%d" % number], "queue_id": [number]})
+    assert places(world) == {b"0": "a0", b"1": "a1", b"2": "b0", b"3": "b1"}
+
+
+LIMIT = 5_000
+
+
+@pytest.mark.parametrize("columns", [{}, {"queue_id": [0]}, {"properties": [[("n", "1")]]}])
+def test_a_body_may_be_as_large_as_a_producers(staged: bool, columns: dict[str, Any]) -> None:
+    world = World(body_bytes_max=LIMIT)
+    body = b"z" * LIMIT
+    if not staged:
+        write(world, staged, {"body": [body], **columns}, batchBytes="1k")
+        assert [found for _, found in world.rows] == [body]
+        return
+    with pytest.raises(ConfigError, match=r"5000 are allowed.*in it a row takes its body, its"):
+        write(world, staged, {"body": [body], **columns}, batchBytes="1k")
+
+
+def test_a_large_body_goes_by_itself(staged: bool) -> None:
+    head = len(encode_batch([BatchEntry(b"")])) + 100
+    world = World(body_bytes_max=LIMIT)
+    bodies = [b"1" * 10, b"2" * (LIMIT - head), b"3" * 10]
+    write(world, staged, {"body": bodies}, batchBytes="1k")
+    write(world, staged, {"body": bodies, "tag": ["x"] * 3}, batchBytes="1k")
+    assert [body for _, body in world.rows] == bodies * 2
+
+
+def test_batches_that_the_broker_does_not_take_are_named(staged: bool) -> None:
+    world = World(body_bytes_max=LIMIT)
+    with pytest.raises(ConfigError, match="limit of a whole batch.*make batchBytes smaller"):
+        write(world, staged, {"body": [b"x" * 100] * 100}, batchBytes="1m")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("keys", "k" * ROW_PROPERTIES_BYTES_MAX),
+        ("tag", "t" * ROW_PROPERTIES_BYTES_MAX),
+        ("properties", [("n", "v" * ROW_PROPERTIES_BYTES_MAX)]),
+        ("keys", "ї" * (ROW_PROPERTIES_BYTES_MAX // 2)),
+    ],
+)
+def test_properties_that_leave_no_room_are_said_before_they_are_sent(
+    staged: bool, column: str, value: Any
+) -> None:
+    world = World()
+    with pytest.raises(ConfigError, match=f"column {column}: .* at most 31743 are possible"):
+        write(world, staged, {"body": [b"x"], column: [value]})
+    assert not world.requests
+
+
+def test_properties_up_to_the_limit_go(staged: bool) -> None:
+    world = World()
+    write(world, staged, {"body": [b"x"], "keys": ["k" * (ROW_PROPERTIES_BYTES_MAX - 70)]})
+    (request,) = world.requests
+    assert request.code == (RequestCode.STAGE_ROWS if staged else RequestCode.SEND_MESSAGE_V2)
