@@ -201,6 +201,9 @@ def mirror(
         str | None, typer.Option("--as", metavar="TOPIC", help="Its name there.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all of now is there.")] = False,
+    chain: Annotated[
+        bool, typer.Option("--chain", help="Also copies that another mirror has made.")
+    ] = False,
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
@@ -216,6 +219,7 @@ def mirror(
         as_topic=as_topic,
         checkpoint=checkpoint,
         once=once,
+        chain=chain,
     )
     _wait(query)
     if once:

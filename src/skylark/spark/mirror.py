@@ -1,16 +1,25 @@
 """Mirror: a topic of one cluster, copied to another, exactly once.
 
-Messages of one queue keep their order: each goes to the queue of the same number, counted over all
-writable queues there. Bodies, tags, keys and the producers' own properties are copied; ids and
-times are those of the copy, and MIRROR_ID says which message it is of.
+Messages of one queue keep their order: queues are counted on both sides (numbering.py), and those of
+one number go to that number there, which goes round. Of a source queue the number is that of the
+first queue of its broker, which never changes, and its own id; so a source may get queues and
+brokers, and none of the others moves. How many queues the target has is asked at the start.
+
+Bodies, tags, keys and the producers' own properties are copied; ids and times are those of the
+copy, and MIRROR_ID says which message it is of. What has a MIRROR_ID is a copy, and is not copied
+on unless that is asked for: a topic that is mirrored both ways would go round for ever.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from ..errors import ConfigError
-from .cluster import Cluster
+from .cluster import TEMPLATE_TOPIC, Cluster
+from .numbering import first_numbers, next_number, noted, numbered_queues
 from .options import read_options
 
 if TYPE_CHECKING:
@@ -36,12 +45,16 @@ def mirror(
     group: str = "skylark-mirror",
     once: bool = False,
     trigger: str = "1 second",
+    chain: bool = False,
 ) -> StreamingQuery:
-    """Start copying; with once, the query ends when it has what is there now."""
+    """Start copying; with once, the query ends when it has what is there now.
+
+    With chain, copies that another mirror has made are copied as well.
+    """
     target = as_topic or topic
-    if namesrv == to and target == topic:
+    if target == topic and is_same_cluster(namesrv, to):
         raise ConfigError(f"topic {topic} cannot be copied to itself; name another with --as")
-    queues = _queues(to, target)
+    copies = Copies.plan(topic, namesrv=namesrv, target=target, to=to)
     names = ", ".join(f"'{name}'" for name in OWN_PROPERTIES)
     frame = (
         spark.readStream.format("skylark")
@@ -50,13 +63,14 @@ def mirror(
         .option("startingOffsets", "earliest")
         .option("group", group)
         .load()
+        .where("true" if chain else "properties['MIRROR_ID'] is null")
         .selectExpr(
             "body",
             "tag",
             "keys",
             f"map_concat(map_filter(properties, (k, v) -> k not in ({names}, 'MIRROR_ID')), "
             "map('MIRROR_ID', message_id)) as properties",
-            f"queue_id % {queues} as queue_id",
+            f"{copies.queue_id()} as queue_id",
         )
     )
     writer = (
@@ -70,9 +84,61 @@ def mirror(
     return writer.start()
 
 
-def _queues(namesrv: str, topic: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Which queue the copies of each queue go to."""
+
+    first_numbers: Mapping[str, int]  # Of the brokers of the source.
+    next_number: int  # Of a broker that comes later.
+    queues: int
+
+    @classmethod
+    def plan(cls, topic: str, *, namesrv: str, target: str, to: str) -> Self:
+        """Ask both clusters; the target first, which may not be there."""
+        with _asking(to, target) as cluster:
+            queues = len(numbered_queues(cluster, target).queues)
+        with _asking(namesrv, topic) as cluster:
+            try:
+                there = cluster.queues([topic])
+            except ConfigError:
+                there = []  # Only its archive is left.
+            runs = noted(cluster, topic, there)
+        return cls(first_numbers(runs), next_number(runs), max(1, queues))
+
+    def queue_id(self) -> str:
+        """SQL of the number of a row's queue there, from its columns broker and queue_id."""
+        cases = "".join(
+            f" when {_text(broker)} then {number}" for broker, number in self.first_numbers.items()
+        )
+        first = f"case broker{cases} else {self.next_number} end" if cases else "0"
+        return f"cast(({first} + queue_id) % {self.queues} as int)"
+
+
+def _text(word: str) -> str:
+    """A literal of Spark's SQL."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def is_same_cluster(one: str, other: str) -> bool:
+    """Whether name servers, however they are spelled, know the same brokers."""
+    if one == other:
+        return True
+    with _asking(one) as cluster, _asking(other) as another:
+        return not _places(cluster).isdisjoint(_places(another))
+
+
+def _places(cluster: Cluster) -> set[tuple[str, str]]:
+    return {
+        (name, address)
+        for name, data in cluster.brokers().items()
+        for address in data.addresses.values()
+    }
+
+
+@contextmanager
+def _asking(namesrv: str, topic: str = TEMPLATE_TOPIC) -> Iterator[Cluster]:
     cluster = Cluster(read_options({"namesrv": namesrv, "topic": topic}, is_stream=False).access)
     try:
-        return max(1, len(cluster.writable_queues(topic)))
+        yield cluster
     finally:
         cluster.close()

@@ -2,7 +2,11 @@
 
 What is chosen is written down first, as files of at most so many rows; then a stream sends a file
 a micro-batch, exactly once. So a replay that is killed goes on where it was, whatever retention or
-compaction have done meanwhile, and a rate is the size of a file and a trigger of one second.
+compaction have done meanwhile.
+
+A rate is the size of a file, and a second that each task waits before it sends. Micro-batches come
+one after the other and appear at their end, so between two of them there is that second at least,
+however slow one was; a trigger alone would let the next two follow at once.
 
     <folder>/plan.json       rows of each file, in the order they are sent
     <folder>/chosen/         the files; their times are in order, which is the order Spark reads in
@@ -22,7 +26,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +36,18 @@ from ..errors import ConfigError
 from ..model.names import check_topic_name
 from . import archive as archives
 from .catalogue import sync, sync_tree
-from .cluster import Cluster
-from .mirror import OWN_PROPERTIES
-from .options import read_options
+from .mirror import OWN_PROPERTIES, Copies, is_same_cluster
 from .pipelines.causes import as_error
 from .pipelines.document import Place
-from .pipelines.spec import Sink, Source, Spec
+from .pipelines.spec import Sink, Source, Spec, Step
 from .pipelines.triggers import Trigger
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_FILE = 100_000
+_RATE_S = 1.0
 _SINK = "target"
 _MARKS = ("REPLAY_ID", "REPLAY_FROM", "REPLAY_STORE_TIME")
 _COLUMNS = "body binary, tag string, keys string, properties map<string,string>, queue_id int"
@@ -77,8 +82,8 @@ class Selection:
 
     @property
     def is_onto_itself(self) -> bool:
-        """Whether the copies would land where the originals are."""
-        return (self.topic, self.namesrv) == (self.to, self.to_namesrv)
+        """Whether the copies would land where the originals are; asks both clusters if need be."""
+        return self.topic == self.to and is_same_cluster(self.namesrv, self.to_namesrv)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -199,7 +204,7 @@ def choose(spark: SparkSession, selection: Selection, folder: Path) -> Chosen:
 def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> None:
     try:
         (
-            _copies(select(spark, selection), _queues(selection))
+            _copies(select(spark, selection), _plan(selection))
             .write.option("maxRecordsPerFile", selection.rate or _ROWS_PER_FILE)
             .parquet(str(folder))
         )
@@ -207,9 +212,9 @@ def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> No
         raise as_error(error) from error
 
 
-def _copies(frame: DataFrame, queues: int) -> DataFrame:
+def _copies(frame: DataFrame, copies: Copies) -> DataFrame:
     """Messages as they will be sent, in the order of the originals."""
-    names = ", ".join(f"'{name}'" for name in (*OWN_PROPERTIES, *_MARKS))
+    names = ", ".join(f"'{name}'" for name in (*OWN_PROPERTIES, *_MARKS, "MIRROR_ID"))
     marks = (
         "map('REPLAY_ID', message_id, "
         "'REPLAY_FROM', concat_ws('/', topic, broker, queue_id, queue_offset), "
@@ -220,17 +225,17 @@ def _copies(frame: DataFrame, queues: int) -> DataFrame:
         "tag",
         "keys",
         f"map_concat(map_filter(properties, (k, v) -> k not in ({names})), {marks}) as properties",
-        f"cast(queue_id % {queues} as int) as queue_id",
+        f"{copies.queue_id()} as queue_id",
     )
 
 
-def _queues(selection: Selection) -> int:
-    options = {"namesrv": selection.to_namesrv, "topic": selection.to}
-    cluster = Cluster(read_options(options, is_stream=False).access)
-    try:
-        return max(1, len(cluster.writable_queues(selection.to)))
-    finally:
-        cluster.close()
+def _plan(selection: Selection) -> Copies:
+    return Copies.plan(
+        selection.topic,
+        namesrv=selection.namesrv,
+        target=selection.to,
+        to=selection.to_namesrv,
+    )
 
 
 def _in_order(folder: Path) -> tuple[int, ...]:
@@ -265,6 +270,16 @@ def batches_done(folder: Path) -> int:
     return max(numbers) + 1 if numbers else 0
 
 
+def paced(chosen: DataFrame) -> DataFrame:
+    """The same rows, of each micro-batch a second later."""
+    return chosen.mapInArrow(_a_second_later, chosen.schema)
+
+
+def _a_second_later(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    time.sleep(_RATE_S)
+    yield from batches
+
+
 def as_pipeline(name: str, selection: Selection, folder: Path) -> Spec:
     """What sends the files: a pipeline like any other."""
     place = Place(name, 1)
@@ -276,10 +291,11 @@ def as_pipeline(name: str, selection: Selection, folder: Path) -> Spec:
         path=str(folder / "chosen"),
         schema=_COLUMNS,
     )
+    steps = () if selection.rate is None else (Step("paced", place, function=paced),)
     target = Sink(
         _SINK,
         place,
-        "chosen",
+        steps[-1].name if steps else chosen.name,
         "skylark",
         {
             "namesrv": selection.to_namesrv,
@@ -292,11 +308,11 @@ def as_pipeline(name: str, selection: Selection, folder: Path) -> Spec:
         place=place,
         folder=folder,
         checkpoint=str(folder),
-        trigger=Trigger(available_now=True) if selection.rate is None else Trigger("1 second"),
+        trigger=Trigger(available_now=True) if selection.rate is None else Trigger("0 seconds"),
         namesrv=selection.namesrv,
         group=name,
         settings={},
         sources=(chosen,),
-        steps=(),
+        steps=steps,
         sinks=(target,),
     )

@@ -36,15 +36,6 @@ def test_choices_that_make_no_sense_are_refused(change, words):
         replay.Selection(**{**CHOICE.to_dict(), "to": "a b"})
 
 
-def test_a_topic_is_itself_only_in_its_own_cluster():
-    def onto(to, where):
-        return replay.Selection("T", to, "a:1", where).is_onto_itself
-
-    assert onto("T", "a:1")
-    assert not onto("T", "b:1")
-    assert not onto("U", "a:1")
-
-
 def test_a_choice_survives_as_json():
     assert replay.Selection(**json.loads(json.dumps(CHOICE.to_dict()))) == CHOICE
 
@@ -100,13 +91,25 @@ def test_what_was_chosen_is_on_the_disk_before_its_plan(tmp_path, monkeypatch):
     assert len(steps) == 3
 
 
-@pytest.mark.parametrize(("rate", "trigger"), [(None, "available now"), (50, "every 1 second")])
-def test_a_rate_is_a_file_a_second(tmp_path, rate, trigger):
+@pytest.mark.parametrize(
+    ("rate", "trigger", "steps"), [(None, "available now", []), (50, "every 0 seconds", ["paced"])]
+)
+def test_a_rate_is_a_file_and_a_second(tmp_path, rate, trigger, steps):
     selection = replay.Selection(**{**CHOICE.to_dict(), "rate": rate})
     spec = replay.as_pipeline("again", selection, tmp_path)
     assert str(spec.trigger) == trigger
+    assert [step.name for step in spec.steps] == steps
     assert spec.sources[0].options == {"maxFilesPerTrigger": "1"}
-    assert spec.sinks[0].options["deliveryGuarantee"] == "exactly_once"
+    (sink,) = spec.sinks
+    assert sink.takes == (steps or ["chosen"])[-1]
+    assert sink.options["deliveryGuarantee"] == "exactly_once"
+
+
+def test_a_task_waits_its_second_before_the_first_row(monkeypatch):
+    steps = []
+    monkeypatch.setattr(replay.time, "sleep", steps.append)
+    steps.extend(replay._a_second_later(iter(["one", "two"])))
+    assert steps == [1.0, "one", "two"]
 
 
 # An archive as a stream.
