@@ -136,6 +136,8 @@ def test_a_replay_that_is_killed_goes_on_with_nothing_missing_and_nothing_double
     assert messages(cluster, "ReplayTo", 100) == Counter(
         (str(n), "A", f"k{n}") for n in range(0, 200, 2)
     )
+    times = sorted(one.stored_at_ms for one in cluster.consume("ReplayTo", 100, "for-times"))
+    assert all(late - early >= 1_000 for early, late in zip(times, times[25:], strict=False))
     code, said = end_of(command("resume", "again"))
     assert (code, said.count("\n")) == (2, 1), said
     assert "is done" in said

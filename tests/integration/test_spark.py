@@ -21,6 +21,7 @@ from spark_world import SPARKS_WARNINGS, Cluster
 
 import skylark
 from skylark.model.message import Message
+from skylark.spark.mirror import mirror
 
 pytestmark = SPARKS_WARNINGS
 
@@ -379,6 +380,35 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, cluster: Cluster, tmp_pat
     messages = cluster.consume("SparkTo", 60, "to")
     assert sorted(int(message.body[:-1]) for message in messages) == list(range(60))
     assert {message.tag for message in messages} == {"T"}
+
+
+def test_a_mirror_of_a_mirror_does_not_go_round(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.send([Message("SparkThither", b"%d" % number) for number in range(8)])
+    port = cluster.address.rpartition(":")[2]
+
+    def copy(name: str, topic: str, as_topic: str, **more: Any) -> None:
+        query = mirror(
+            spark, topic, namesrv=cluster.address, to=f"localhost:{port}", as_topic=as_topic,
+            checkpoint=str(tmp_path / name), group=f"mirror-{name}", once=True, **more,
+        )  # fmt: skip
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    assert "cannot be copied to itself" in refusal(lambda: copy("self", "SparkThither", ""))
+    copy("thither", "SparkThither", "SparkHither")
+    copy("hither", "SparkHither", "SparkThither")
+    copy("on", "SparkHither", "SparkBeyond", chain=True)
+    found = reading(spark, cluster, "SparkThither,SparkHither,SparkBeyond").collect()
+    by_topic = {
+        topic: sorted((row.queue_id, bytes(row.body)) for row in found if row.topic == topic)
+        for topic in ("SparkThither", "SparkHither", "SparkBeyond")
+    }
+    assert len(by_topic["SparkThither"]) == 8
+    assert by_topic["SparkHither"] == by_topic["SparkBeyond"] == by_topic["SparkThither"]
 
 
 def test_an_ordered_change_stream_replays_to_its_source(spark: Any, cluster: Cluster) -> None:

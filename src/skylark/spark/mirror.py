@@ -1,9 +1,9 @@
 """Mirror: a topic of one cluster, copied to another, exactly once.
 
-Messages of one queue keep their order: queues are counted on both sides (numbering.py), and those of
-one number go to that number there, which goes round. Of a source queue the number is that of the
-first queue of its broker, which never changes, and its own id; so a source may get queues and
-brokers, and none of the others moves. How many queues the target has is asked at the start.
+Messages of one queue keep their order: queues are counted on both sides (numbering.py), and those
+of one number go to that number there, which goes round. A source queue's number is that of its
+broker's first queue, which never changes, and its own id; so a source may get queues and brokers,
+and none of the others moves. How many queues the target has is asked at the start.
 
 Bodies, tags, keys and the producers' own properties are copied; ids and times are those of the
 copy, and MIRROR_ID says which message it is of. What has a MIRROR_ID is a copy, and is not copied

@@ -22,7 +22,7 @@ _BATCHES_COUNT = (
     " Its maxMessageSize is the limit of a whole batch, and in it a row takes its body, its "
     "properties and 22 bytes"
 )
-_HINTS = {
+_HINTS: dict[int, str] = {
     RequestCode.SEND_BATCH_MESSAGE: f"{_BATCHES_COUNT}: make batchBytes smaller",
     RequestCode.STAGE_ROWS: f"{_BATCHES_COUNT}; rows that are written exactly once go in batches: "
     "make batchBytes smaller, or for rows as large as that set deliveryGuarantee=at_least_once",
@@ -111,6 +111,13 @@ class Outbox:
             try:
                 return find(TEMPLATE_TOPIC, queue.broker, for_writing=True)
             except ConfigError:
-                raise TransportError(
-                    queue.broker, f"no name server knows it as a broker of topic {queue.topic}"
-                ) from error
+                pass
+            except TransportError as second:
+                if second.address != queue.broker:
+                    raise  # No name server answers.
+            raise TransportError(
+                queue.broker,
+                f"no name server knows it as a broker of topic {queue.topic}. Should it be gone "
+                f"for good, `mqadmin deleteKvConfig -s SKYLARK -k queues.{queue.topic}` has the "
+                "queues of the topic counted anew, without it",
+            ) from error

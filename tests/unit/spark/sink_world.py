@@ -1,4 +1,4 @@
-"""Name servers and brokers in memory, for sinks: brokers come and go, and take what they are sent."""
+"""Name servers and brokers in memory, for sinks: they come and go, and take what they are sent."""
 
 from __future__ import annotations
 
