@@ -184,28 +184,40 @@ class Catalogue:
         """Remove what was replaced, or never finished, long enough ago; how many files."""
         entries = self.entries()
         counted = {file.path for entry in entries for file in entry.files}
+        over, waiting = self._replaced(now_s - age_s)
+        used = counted | waiting
         removed = 0
-        for note in sorted((self.root / "trash").glob("*.json")):
-            if note.stat().st_mtime + age_s > now_s:
-                continue
-            for path in json.loads(note.read_text()):
-                if path not in counted:
+        for note, paths in over:
+            for path in paths:
+                if path not in used:
                     (self.root / path).unlink(missing_ok=True)
                     removed += 1
-            note.unlink()
+            note.unlink(missing_ok=True)
         # Entries that a crash has left beside the wider one that took their place. The archive goes
         # on meanwhile: what has come since they were listed lies within none of them, and stays.
         for path in self._folder.glob("*.json"):
             if any(entry.takes_the_place_of(path.name) for entry in entries):
                 path.unlink(missing_ok=True)
-        return removed + self._sweep_folders(counted, now_s - age_s)
+        return removed + self._sweep_folders(used, now_s - age_s)
 
-    def _sweep_folders(self, counted: set[str], before_s: float) -> int:
-        """Folders of which nothing counts: of tries that ended in a crash, or emptied above."""
-        used = {Path(path).parts[1] for path in counted}
+    def _replaced(self, before_s: float) -> tuple[list[tuple[Path, list[str]]], set[str]]:
+        """Notes of what was replaced long enough ago, and all files of which that is not so."""
+        over: list[tuple[Path, list[str]]] = []
+        waiting: set[str] = set()
+        for note in sorted((self.root / "trash").glob("*.json")):
+            paths: list[str] = json.loads(note.read_bytes())
+            if note.stat().st_mtime < before_s:
+                over.append((note, paths))
+            else:
+                waiting.update(paths)
+        return over, waiting
+
+    def _sweep_folders(self, used: set[str], before_s: float) -> int:
+        """Folders of which nothing is used: of tries that ended in a crash, or emptied above."""
+        kept = {Path(path).parts[1] for path in used}
         removed = 0
         for folder in sorted(self._data.glob("batch=*")):
-            if folder.name not in used and _newest_s(folder) < before_s:
+            if folder.name not in kept and _newest_s(folder) < before_s:
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder, ignore_errors=True)
         return removed

@@ -16,16 +16,29 @@ from skylark.spark.offsets import QueueKey
 QUEUE = QueueKey("T", "a", 0)
 
 
+def path_of(name):
+    """Below the root, as every try has a folder of its own."""
+    return f"data/batch={name}.5f1c0a9e/topic=T/hour=2026-11-15T19/part.parquet"
+
+
 def entry(first, last=None, *, names=(), end=0):
-    files = tuple(ArchivedFile(f"data/{name}", "T", 1, 10) for name in names)
+    files = tuple(ArchivedFile(path_of(name), "T", 1, 10) for name in names)
     return Entry(first, first if last is None else last, files, {QUEUE: end})
 
 
-def make(catalogue, *names):
+def make(catalogue, *names, age_s=0):
+    """Files as they lie in an archive, written so long ago."""
     for name in names:
-        path = catalogue.root / "data" / name
+        path = catalogue.root / path_of(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
+        written_s = time.time() - age_s
+        for one in (path, *list(path.parents)[:3]):
+            os.utime(one, (written_s, written_s))
+
+
+def is_there(catalogue, name):
+    return (catalogue.root / path_of(name)).exists()
 
 
 def test_an_empty_archive_reaches_nowhere(tmp_path):
@@ -67,16 +80,36 @@ def test_a_wider_entry_takes_the_place_of_those_within(tmp_path):
 
 def test_files_that_were_replaced_go_when_nobody_can_still_read_them(tmp_path):
     catalogue = Catalogue(tmp_path)
-    make(catalogue, "0", "1", "all")
+    make(catalogue, "0", "1", age_s=7_200)
+    make(catalogue, "all")
     old = [entry(number, names=[str(number)]) for number in range(2)]
     for one in old:
         catalogue.add(one)
     catalogue.replace(old, entry(0, 1, names=["all"]))
     written = next((tmp_path / "trash").iterdir()).stat().st_mtime
+    # A query that has begun has listed them, however old they are.
     assert catalogue.sweep(written + 10) == 0
+    assert is_there(catalogue, "0")
+    assert is_there(catalogue, "1")
     assert catalogue.sweep(written + 3_601) == 2
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["all"]
-    assert catalogue.sweep(written + 9_999) == 0
+    assert catalogue.sweep(time.time() + 7_200) == 0
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["batch=all.5f1c0a9e"]
+    assert is_there(catalogue, "all")
+
+
+def test_files_that_an_earlier_try_was_about_to_replace_stay_as_long(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    make(catalogue, "0", "1", "2", age_s=7_200)
+    old = [entry(number, names=[str(number)]) for number in range(3)]
+    for one in old:
+        catalogue.add(one)
+    catalogue.note_replaced(old[:2], entry(0, 1))  # And then it died, two hours ago.
+    note = next((tmp_path / "trash").iterdir())
+    os.utime(note, (time.time() - 7_200,) * 2)
+    catalogue.replace(old, entry(0, 2, names=["all"]))
+    assert catalogue.sweep(time.time()) == 0
+    assert all(is_there(catalogue, name) for name in "012")
+    assert catalogue.sweep(time.time() + 3_700) == 3
 
 
 def test_a_missing_batch_is_not_passed_over(tmp_path):
@@ -201,7 +234,7 @@ def test_a_crash_at_any_step_of_compaction_changes_no_row(tmp_path, monkeypatch,
 
         return called
 
-    new = Entry(0, 2, (ArchivedFile("data/all", "T", 3, 30),), {QUEUE: 2})
+    new = Entry(0, 2, (ArchivedFile(path_of("all"), "T", 3, 30),), {QUEUE: 2})
     with monkeypatch.context() as patched:
         for where, name in ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink")):
             patched.setattr(where, name, counted(getattr(where, name)))
