@@ -57,7 +57,7 @@ def archive(
     from .source import Plan
 
     catalogue = Catalogue(root)
-    catalogue.root.mkdir(parents=True, exist_ok=True)
+    catalogue.make()
     if catalogue.entries() and not (_checkpoint(catalogue) / "metadata").exists():
         raise ConfigError(
             f"archive {catalogue.root}: its folder `checkpoint` is gone, which says how far it has "
@@ -237,20 +237,27 @@ def compact(
 ) -> int:
     """Put small batches together, in order, up to a size; how many batches were."""
     catalogue = Catalogue(root).require()
-    done = 0
-    group: list[Entry] = []
-    for entry in [*catalogue.entries(), None]:
-        size = sum(file.bytes for one in group for file in one.files)
-        more = 0 if entry is None else sum(file.bytes for file in entry.files)
-        if entry is not None and size + more <= bytes_max:
-            group.append(entry)
-            continue
-        if len(group) > 1:
+    with catalogue.alone(waits=False):
+        done = 0
+        for group in _together(catalogue.entries(), bytes_max):
             _merge(spark, catalogue, group)
             done += len(group)
-        group = [] if entry is None else [entry]
-    catalogue.sweep(time.time())
+        catalogue.sweep(time.time())
     return done
+
+
+def _together(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:
+    """Entries after each other that make one of that size; those that stay alone are left out."""
+    found: list[list[Entry]] = [[]]
+    size = 0
+    for entry in entries:
+        more = sum(file.bytes for file in entry.files)
+        if found[-1] and size + more > bytes_max:
+            found.append([])
+            size = 0
+        found[-1].append(entry)
+        size += more
+    return [group for group in found if len(group) > 1]
 
 
 def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) -> None:

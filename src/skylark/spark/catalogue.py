@@ -10,6 +10,10 @@ or not at all, and the first of a name stands; one of a wider range takes the pl
 within it. Every try writes a folder of its own, so nobody ever writes to or removes what counts.
 Files that are replaced stay for a while: a reader lists once, and reads what it found.
 
+Who replaces entries does so alone, under a lock. Between machines not every shared folder has locks
+that hold, so an entry that took a place which is not there any more is withdrawn before anything is
+removed for it: of two that overlap at most one stays.
+
     {"first": 12, "last": 12, "files": [{"path", "topic", "rows", "bytes"}], "ends": offsets}
 
 `ends` is the next offset of every queue after the batch: where the live log takes over.
@@ -17,11 +21,14 @@ Files that are replaced stay for a while: a reader lists once, and reads what it
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +38,7 @@ from .offsets import Offsets, from_json, to_json
 
 _DIGITS = 12
 _LISTINGS_MAX = 100
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 SWEEP_AGE_S = 3_600.0  # Longer than a query over the archive takes.
 
 
@@ -60,8 +68,16 @@ class Entry:
 
     def takes_the_place_of(self, name: str) -> bool:
         """Whether the batches of another entry, by its name, lie within this one."""
-        first, _, last = name.removesuffix(".json").partition("-")
-        return name != self.name and self.first <= int(first) and int(last) <= self.last
+        first, last = _batches(name)
+        return name != self.name and self.first <= first and last <= self.last
+
+    def crosses(self, name: str) -> bool:
+        """Whether some batches of another entry, by its name, lie within this one, not all."""
+        first, last = _batches(name)
+        is_apart = last < self.first or self.last < first
+        is_within = self.first <= first and last <= self.last
+        is_around = first <= self.first and self.last <= last
+        return not (is_apart or is_within or is_around)
 
     def to_bytes(self) -> bytes:
         """As it is on the disk."""
@@ -75,6 +91,12 @@ class Entry:
             "ends": to_json(self.ends),
         }
         return json.dumps(value, indent=1).encode()
+
+
+def _batches(name: str) -> tuple[int, int]:
+    """The first and the last batch of an entry, by its name."""
+    first, _, last = name.removesuffix(".json").partition("-")
+    return int(first), int(last)
 
 
 def read_entry(path: Path) -> Entry:
@@ -109,6 +131,13 @@ class Catalogue:
         self.root = Path(text).absolute()
         self._folder = self.root / "catalogue"
         self._data = self.root / "data"
+
+    def make(self) -> None:
+        """Make its folder where there is none, so that a power cut leaves it there."""
+        new = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        self.root.mkdir(parents=True, exist_ok=True)
+        for path in new:
+            sync(path.parent)
 
     def require(self) -> Catalogue:
         """Itself, where there is an archive; raises ConfigError."""
@@ -156,6 +185,22 @@ class Catalogue:
         )
         return self._data / f"batch={numbers}.{os.urandom(4).hex()}"
 
+    @contextmanager
+    def alone(self, *, waits: bool) -> Iterator[None]:
+        """Be the one who replaces entries; who dies lets go of it. Raises ConfigError."""
+        self.make()
+        with (self.root / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise ConfigError(
+                    f"archive {self.root}: another run puts its batches together; let it finish"
+                ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:  # Without them replace() is all that guards it.
+                    raise
+            yield
+
     def ends(self) -> Offsets:
         """How far the archive reaches."""
         entries = self.entries()
@@ -168,11 +213,32 @@ class Catalogue:
     def replace(self, old: Iterable[Entry], new: Entry) -> None:
         """Let one entry take the place of several; their files are left to sweep()."""
         old = list(old)
+        there = self._names()
+        for name in sorted({entry.name for entry in old} - there):
+            raise self._replaced_by_another(name)
+        self._require_place(new)
         self.note_replaced(old, new)
         self.add(new)
+        try:
+            self._require_place(new)
+        except StoreUnreadable:
+            (self._folder / new.name).unlink(missing_ok=True)
+            raise
         for entry in old:
             (self._folder / entry.name).unlink(missing_ok=True)
         sync(self._folder)
+
+    def _names(self) -> set[str]:
+        return {path.name for path in self._folder.glob("*.json")}
+
+    def _require_place(self, new: Entry) -> None:
+        for name in sorted(filter(new.crosses, self._names())):
+            raise self._replaced_by_another(name)
+
+    def _replaced_by_another(self, name: str) -> StoreUnreadable:
+        return StoreUnreadable(
+            str(self._folder / name), "another job puts these batches together as well"
+        )
 
     def note_replaced(self, old: Iterable[Entry], new: Entry) -> None:
         """Write down which files will not count once a new entry is there."""
@@ -193,12 +259,20 @@ class Catalogue:
                     (self.root / path).unlink(missing_ok=True)
                     removed += 1
             note.unlink(missing_ok=True)
-        # Entries that a crash has left beside the wider one that took their place. The archive goes
-        # on meanwhile: what has come since they were listed lies within none of them, and stays.
+        # Entries that a crash has left beside the wider one that took their place, once that one is
+        # sure to stay. The archive goes on meanwhile: what has come since they were listed lies
+        # within none of them, and stays.
+        sure = [entry for entry in entries if self._written_s(entry) < now_s - age_s]
         for path in self._folder.glob("*.json"):
-            if any(entry.takes_the_place_of(path.name) for entry in entries):
+            if any(entry.takes_the_place_of(path.name) for entry in sure):
                 path.unlink(missing_ok=True)
         return removed + self._sweep_folders(used, now_s - age_s)
+
+    def _written_s(self, entry: Entry) -> float:
+        try:
+            return (self._folder / entry.name).stat().st_mtime
+        except FileNotFoundError:  # It has been replaced since.
+            return math.inf
 
     def _replaced(self, before_s: float) -> tuple[list[tuple[Path, list[str]]], set[str]]:
         """Notes of what was replaced long enough ago, and all files of which that is not so."""
@@ -254,12 +328,13 @@ def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:
         ) from error
     finally:
         draft.unlink(missing_ok=True)
-    sync(path.parent)
+    for folder in path.parents[:2]:  # The root as well: the folder may be new in it.
+        sync(folder)
 
 
 def sync_tree(folder: Path) -> None:
-    """Have everything in a folder on the disk, with its names."""
-    for path in [*folder.rglob("*"), folder, folder.parent]:
+    """Have everything in a folder of a batch on the disk, with its names, and its own."""
+    for path in [*folder.rglob("*"), folder, *folder.parents[:2]]:
         sync(path)
 
 

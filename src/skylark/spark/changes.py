@@ -10,25 +10,22 @@ and a delete is remembered as one. So it does not matter whether changes come tw
 from the start: a batch that is repeated changes nothing, and no crash can leave the table halfway,
 since a state of it is one entry of a catalogue.
 
-    <root>/data/batch=000000000003/bucket=5/part-….parquet   rows of a bucket, with _seq, _deleted
-    <root>/catalogue/000000000000-000000000003.json          the files that are the table now
+    <root>/data/batch=000000000003.5f1c0a9e/bucket=5/part-….parquet   rows, with _seq, _deleted
+    <root>/catalogue/000000000000-000000000003.json   the files that are the table now
 
 Keys are spread over buckets, and a batch writes only those anew in which something has changed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .catalogue import ArchivedFile, Catalogue, Entry
+from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
 from .pipelines.causes import one_line
 
 if TYPE_CHECKING:
@@ -66,7 +63,7 @@ class ChangeTable:
     ) -> StreamingQuery:
         """Start applying the changes of a topic; with once, those that are there now."""
         self._schema()  # Wrong columns are said before anything starts.
-        self.catalogue.root.mkdir(parents=True, exist_ok=True)
+        self.catalogue.make()
         frame = (
             spark.readStream.format("skylark")
             .option("namesrv", namesrv)
@@ -90,7 +87,7 @@ class ChangeTable:
         try:
             touched = {str(row["bucket"]) for row in changes.select("bucket").distinct().collect()}
             if touched:
-                with _alone(self.catalogue.root):
+                with self.catalogue.alone(waits=True):
                     self._rewrite(changes, touched)
         finally:
             changes.unpersist()
@@ -171,8 +168,7 @@ class ChangeTable:
         number = entries[-1].last + 1 if entries else 0
         files = self._files()
         before = self._stored(changes.sparkSession, [f for f in files if f.topic in touched])
-        folder = self.catalogue.root / "data" / f"batch={number:012d}"
-        shutil.rmtree(folder, ignore_errors=True)  # Of a try that was not finished.
+        folder = self.catalogue.new_folder(number, number)
         (
             self._latest(before.unionByName(changes.drop("bucket")))
             .repartition("bucket")
@@ -188,18 +184,11 @@ class ChangeTable:
         self.catalogue.sweep(time.time())
 
 
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Wait until nobody else rewrites the table; who dies lets go of it."""
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _written(root: Path, folder: Path) -> list[ArchivedFile]:
+    """The files of a folder, once all of them are on the disk."""
     import pyarrow.parquet as parquet
 
+    sync_tree(folder)
     found = []
     for path in sorted(folder.rglob("*.parquet")):
         rows = parquet.read_metadata(path).num_rows

@@ -1,5 +1,7 @@
 """The catalogue of an archive: entries, snapshots, and what a crash leaves."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -9,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from skylark.errors import ConfigError, StoreUnreadable
+from skylark.spark import archive as archives
+from skylark.spark import catalogue as catalogues
+from skylark.spark import changes
 from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry
 from skylark.spark.offsets import QueueKey
 
@@ -73,7 +80,7 @@ def test_a_wider_entry_takes_the_place_of_those_within(tmp_path):
     catalogue.add(new)
     assert catalogue.entries() == [new]
     assert len(list((tmp_path / "catalogue").glob("*.json"))) == 4
-    catalogue.sweep(0)
+    catalogue.sweep(time.time() + 3_700)
     assert catalogue.entries() == [new]
     assert len(list((tmp_path / "catalogue").glob("*.json"))) == 1
 
@@ -182,7 +189,7 @@ def test_an_entry_that_comes_while_others_are_swept_away_stays(tmp_path, monkeyp
         return found
 
     monkeypatch.setattr(Catalogue, "entries", entries_and_one_more)
-    catalogue.sweep(0)
+    catalogue.sweep(time.time() + 3_700)
     monkeypatch.undo()
     assert catalogue.ends() == {QUEUE: 2}
 
@@ -214,11 +221,156 @@ def test_a_batch_that_is_being_written_does_not_end_a_sweep(tmp_path):
         writer.join()
 
 
+# Compactions that overlap: only one of each two may stay, or the archive cannot be read.
+
+
+def sized(number, size=40):
+    file = ArchivedFile(path_of(str(number)), "T", 1, size)
+    return Entry(number, number, (file,), {QUEUE: number + 1})
+
+
+def merging(catalogue, meanwhile):
+    """In the place of Spark: files half as large, and something else while it is at the second."""
+    count = iter(range(100))
+
+    def merge(spark, of, group):
+        if next(count) == 1:
+            meanwhile()
+        first, last = group[0].first, group[-1].last
+        size = sum(file.bytes for one in group for file in one.files) // 2
+        files = (ArchivedFile(path_of(f"{first}-{last}"), "T", len(group), size),)
+        of.replace(group, Entry(first, last, files, dict(group[-1].ends)))
+
+    return merge
+
+
+def test_a_second_compaction_is_refused_while_one_runs(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    for number in range(8):
+        catalogue.add(sized(number))
+
+    def again():
+        with pytest.raises(ConfigError, match="another run puts its batches together"):
+            archives.compact(None, tmp_path, bytes_max=100)
+
+    monkeypatch.setattr(archives, "_merge", merging(catalogue, again))
+    assert archives.compact(None, tmp_path, bytes_max=100) == 8
+    assert [(one.first, one.last) for one in catalogue.entries()] == [
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    ]
+    assert catalogue.ends() == {QUEUE: 8}
+    assert archives.compact(None, tmp_path, bytes_max=100) == 4, "who is done lets go"
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_compactions_that_overlap_leave_an_archive_that_can_be_read(
+    tmp_path, monkeypatch, error
+):
+    def refuse(*_):
+        raise OSError(error, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    catalogue = Catalogue(tmp_path)
+    for number in range(8):
+        catalogue.add(sized(number))
+
+    def again():
+        archives.compact(None, tmp_path, bytes_max=100)
+
+    monkeypatch.setattr(archives, "_merge", merging(catalogue, again))
+    with pytest.raises(StoreUnreadable, match="another job puts these batches together"):
+        archives.compact(None, tmp_path, bytes_max=100)
+    assert [one.first for one in catalogue.entries()] == [0, 3, 5, 7]
+    assert catalogue.ends() == {QUEUE: 8}
+
+
+def test_of_two_that_overlap_the_later_one_is_withdrawn(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    old = [sized(number) for number in range(8)]
+    for one in old:
+        catalogue.add(one)
+    note_replaced = Catalogue.note_replaced
+
+    def note_and_be_overtaken(self, replaced, new):
+        note_replaced(self, replaced, new)
+        monkeypatch.undo()
+        self.replace(old[3:], Entry(3, 7, (), {QUEUE: 8}))
+
+    monkeypatch.setattr(Catalogue, "note_replaced", note_and_be_overtaken)
+    with pytest.raises(StoreUnreadable, match="000000000003-000000000007"):
+        catalogue.replace(old[:5], Entry(0, 4, (), {QUEUE: 5}))
+    assert catalogue.entries() == [*old[:3], Entry(3, 7, (), {QUEUE: 8})]
+
+
+def test_those_that_were_replaced_stay_until_the_wider_one_is_sure_to(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    old = [sized(number) for number in range(3)]
+    for one in old:
+        catalogue.add(one)
+    catalogue.add(Entry(0, 2, (), {QUEUE: 3}))
+    catalogue.sweep(time.time())  # Of another job, which does not know that it may be withdrawn.
+    (tmp_path / "catalogue" / Entry(0, 2, (), {}).name).unlink()
+    assert catalogue.entries() == old
+
+
+# Power cuts.
+
+
+def test_a_new_archive_is_on_the_disk_with_the_folders_above_it(tmp_path, monkeypatch):
+    synced = synced_paths(monkeypatch)
+    root = tmp_path / "new" / "lake"
+    catalogue = Catalogue(root)
+    catalogue.make()
+    assert {tmp_path, tmp_path / "new"} <= set(synced)
+    synced.clear()
+    catalogue.add(entry(0))
+    assert {root, root / "catalogue"} <= set(synced)
+
+
+def test_files_of_a_batch_are_on_the_disk_with_the_folders_above_them(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    make(catalogue, "0")
+    synced = synced_paths(monkeypatch)
+    path = tmp_path / path_of("0")
+    catalogues.sync_tree(path.parents[2])
+    assert {path, *list(path.parents)[:5]} <= set(synced)
+
+
+def test_the_rows_of_a_change_table_are_on_the_disk_before_its_entry_is(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    folder = Catalogue(tmp_path).new_folder(3, 3)
+    path = folder / "bucket=5" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    parquet.write_table(pa.table({"id": [1]}), path)
+    synced = synced_paths(monkeypatch)
+    (file,) = changes._written(tmp_path, folder)
+    assert (file.topic, file.rows) == ("5", 1)
+    assert {path, path.parent, folder, folder.parent, tmp_path} <= set(synced)
+
+
+def synced_paths(monkeypatch):
+    """What is brought to the disk from now on."""
+    found = []
+    fsync = os.fsync
+
+    def noted(descriptor):
+        found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
 class Crash(Exception):
     pass
 
 
-@pytest.mark.parametrize("step", range(13))
+@pytest.mark.parametrize("step", range(16))
 def test_a_crash_at_any_step_of_compaction_changes_no_row(tmp_path, monkeypatch, step):
     catalogue = Catalogue(tmp_path)
     old = [entry(number, names=[str(number)], end=number) for number in range(3)]
@@ -241,12 +393,12 @@ def test_a_crash_at_any_step_of_compaction_changes_no_row(tmp_path, monkeypatch,
         try:
             catalogue.replace(old, new)
         except Crash:
-            assert step < 12, "there are not so many steps"
+            assert step < 15, "there are not so many steps"
     # After a kill drafts may be left too; they count for nothing.
     found = catalogue.entries()
     assert found in (old, [new])
     if found == old:
         catalogue.replace(old, new)
-    catalogue.sweep(0)
+    catalogue.sweep(time.time() + 3_700)
     assert catalogue.entries() == [new]
     assert [path.name for path in (tmp_path / "catalogue").glob("*.json")] == [new.name]
