@@ -2,7 +2,8 @@
 
 A group whose committed offsets say how far an archive has come is named by retentionWaitsForGroup;
 retention.wait_for_archive names that of `skylark pipeline archive`. What it has not read yet is
-spared when it expires, in the topics in which it has begun to read.
+spared when it expires, in the topics in which it has begun to read: in all their queues, also those
+that were added since.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ class Archived:
         return min(found, default=None)
 
     def _unread_by(self, group: str) -> Iterator[int]:
-        for topic in self._offsets.topics_of(group):
-            for queue_id, offset in self._offsets.of(topic, group).items():
-                queue = self._store.queues.get(topic, queue_id)
-                if queue is None or offset >= queue.max_offset:
-                    continue
-                entry = queue.entry(max(offset, queue.min_offset))
-                if entry is not None:
-                    yield entry.physical_offset
+        topics = self._offsets.topics_of(group)
+        for topic, queue_id in [name for name in self._store.queues.names if name[0] in topics]:
+            queue = self._store.queues.get(topic, queue_id)
+            offset = self._offsets.get(topic, group, queue_id) or 0
+            if queue is None or offset >= queue.max_offset:
+                continue
+            entry = queue.entry(max(offset, queue.min_offset))
+            if entry is not None:
+                yield entry.physical_offset

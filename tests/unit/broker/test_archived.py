@@ -46,6 +46,30 @@ def test_what_the_group_has_not_read_is_spared(
     world.run(main)
 
 
+def test_queues_that_a_topic_gets_later_are_waited_for(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.serving(retention_wait_for_archive=True) as client:
+            undelivered = world.parts.retention._undelivered_from
+            for queue_id in (0, 1):
+                await client.send("T", b"x", queue_id=queue_id)
+                await client.call(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    {
+                        "consumerGroup": ARCHIVE_GROUP,
+                        "topic": "T",
+                        "queueId": queue_id,
+                        "commitOffset": 1,
+                    },
+                )
+            await client.send("Another", b"x")
+            assert undelivered() is None
+            end = world.parts.store.log.appended
+            await client.send("T", b"x", queue_id=2)  # While the archive is down.
+            assert undelivered() == end
+
+    world.run(main)
+
+
 def test_without_the_setting_nobody_is_waited_for(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.serving() as client:
