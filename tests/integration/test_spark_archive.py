@@ -31,6 +31,7 @@ from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
 from skylark.spark.options import Access
+from skylark.spark.pipelines import Pipeline, history
 
 pytestmark = SPARKS_WARNINGS
 MOMENTS = 50
@@ -104,6 +105,9 @@ def test_an_archive_of_an_old_checkpoint_has_every_message_once(
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
     archived(spark, cluster, root, "Twice", 30)
     assert Counter(read_archive(root)) == Counter(wanted)
+    (root / "catalogue").rename(tmp_path / "lost")
+    with pytest.raises(ConfigError, match="its folder `catalogue` is gone"):
+        archived(spark, cluster, root, "Twice", 30)
 
 
 def test_an_archive_is_compacted_and_asked_with_sql(
@@ -171,6 +175,129 @@ def comparable(row: Any) -> tuple[Any, ...]:
         row.queue_id, row.queue_offset, tuple(str(values[name]) for name in sorted(values)),
         row.store_time.astimezone(datetime.UTC),
     )  # fmt: skip
+
+
+def test_an_archive_may_lie_below_any_name(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    root = tmp_path / r"la ke[1]{x,y}%20*?\z"
+    fill(cluster, "Odd", 30)
+    archived(spark, cluster, root, "Odd", 10)
+    for _ in range(2):
+        frame = archives.table(spark, root, "Odd", namesrv=cluster.address, live=False)
+        assert frame.count() == 30
+        archives.compact(spark, root)
+
+
+def test_a_view_of_somebody_elses_is_not_replaced(spark: Any, cluster: Cluster) -> None:
+    fill(cluster, "Viewed", 7)
+
+    def count() -> int:
+        query = "select count(*) as n from Viewed"
+        found: Any = archives.sql(spark, query, ["Viewed"], namesrv=cluster.address).first()
+        return int(found.n)
+
+    spark.range(3).createOrReplaceTempView("viewed")
+    try:
+        with pytest.raises(ConfigError, match="topic Viewed: the session has a view of that name"):
+            count()
+        assert spark.table("viewed").count() == 3
+    finally:
+        spark.catalog.dropTempView("viewed")
+    assert count() == 7
+    assert count() == 7, "one of our own is"
+
+
+# Topics that go, and brokers that are away.
+
+
+def places(frame: Any) -> list[tuple[int, int]]:
+    """Where the rows of a topic are."""
+    return sorted(tuple(row) for row in frame.select("queue_id", "queue_offset").collect())
+
+
+def test_an_archive_goes_on_without_topics_that_are_deleted_or_left_out(
+    spark: Any, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = ["Stays", "LeftOut", "Deleted"]
+
+    def go_on(names: list[str]) -> Counter[str]:
+        for topic in ("Stays", "LeftOut"):
+            fill(cluster, topic, 10)
+        query = archives.archive(spark, tmp_path, names, namesrv=cluster.address, once=True)
+        assert query.awaitTermination(120)
+        query.stop()
+        return Counter({row["topic"]: row["rows"] for row in archives.status(tmp_path)})
+
+    fill(cluster, "Deleted", 10)
+    assert go_on(topics) == dict.fromkeys(topics, 10)
+    cluster.cli("topic", "delete", "Deleted", "--yes")
+    assert go_on(topics) == {"Stays": 20, "LeftOut": 20, "Deleted": 10}
+    assert "topic Deleted is gone: the archive keeps what it has of it" in caplog.text
+    assert go_on(["Stays"]) == {"Stays": 30, "LeftOut": 20, "Deleted": 10}
+    assert "topic LeftOut is left out" in caplog.text
+    assert go_on(topics) == {"Stays": 40, "LeftOut": 40, "Deleted": 10}, "it may come back"
+    frame = archives.table(spark, tmp_path, "Deleted", namesrv=cluster.address)
+    assert "no broker serves Deleted/" in caplog.text
+    assert len(places(frame)) == 10
+
+
+def test_a_broker_that_is_back_once_a_query_is_planned_doubles_nothing(
+    spark: Any,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(cluster, "Away", 40)
+    archived(spark, cluster, tmp_path, "Away", 1_000)
+    fill(cluster, "Away", 20)
+    ends = {queue.queue_id: end for queue, end in Catalogue(tmp_path).ends().items()}
+    wanted = places(archives.table(spark, tmp_path, "Away", namesrv=cluster.address))
+    assert len(wanted) == 60
+    away = wanted[0][0]
+    extents = archives._extents
+
+    def without_one(asking: Asking, topic: str) -> Any:
+        return {q: extent for q, extent in extents(asking, topic).items() if q.queue_id != away}
+
+    monkeypatch.setattr(archives, "_extents", without_one)
+    frame = archives.table(spark, tmp_path, "Away", namesrv=cluster.address)
+    assert "only what is archived" in caplog.text
+    found = places(frame)  # Tasks see all of it again.
+    assert found == [place for place in wanted if place[0] != away or place[1] < ends[away]]
+    assert len(found) < 60
+
+
+def test_a_broker_that_is_back_once_a_pipeline_runs_doubles_nothing(
+    spark: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, folder = tmp_path / "lake", tmp_path / "checkpoint"
+    folder.mkdir()
+    fill(cluster, "Past", 40)
+    archived(spark, cluster, root, "Past", 1_000)
+    fill(cluster, "Past", 20)
+    pipeline = Pipeline("p", checkpoint="c").source("past", archive=str(root), topic="Past")
+    (source,) = pipeline.sink("out", format="noop").spec(environment={}).sources
+    options = {"namesrv": cluster.address, "topic": "Past"}
+
+    def run() -> list[tuple[int, int]]:
+        writer = history.stream(spark, source, folder, options).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(folder / "out")).trigger(availableNow=True)
+        query = writer.start(str(tmp_path / "out"))
+        assert query.awaitTermination(120)
+        return places(spark.read.parquet(str(tmp_path / "out")))
+
+    queues = Asking.queues
+
+    def without_one(asking: Asking, topics: Any, known: Any = ()) -> Any:
+        return [queue for queue in queues(asking, topics, known) if queue.queue_id]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(history.Cluster, "queues", without_one)
+        found = run()
+    assert len(found) == len(set(found)) == 60
+    fill(cluster, "Past", 20)
+    found = run()
+    assert len(found) == len(set(found)) == 80
 
 
 # Archive and live log while both move.

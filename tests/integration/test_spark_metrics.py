@@ -214,7 +214,7 @@ def test_a_table_equals_its_source_whatever_comes_twice_and_whenever_it_dies(
         "select 'CustomerChanges' as topic, 'a' as broker, 0 as queue_id, 7L as queue_offset, "
         """binary('{"op": "insert", "seq": 9}') as body"""
     )
-    table = ChangeTable(tmp_path / "customers", key="id", columns="id int, name string")
+    table = ChangeTable(tmp_path / "customers [1]", key="id", columns="id int, name string")
     with pytest.raises(Exception, match="CustomerChanges/a/0 offset 7 is no change"):
         table.apply(broken)
 

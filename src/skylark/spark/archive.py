@@ -3,8 +3,9 @@
 A stream reads the topics under a group of its own, and each micro-batch becomes files and one entry
 of the catalogue. What counts is offsets, not numbers of batches: of a batch that is repeated,
 because the driver died or its checkpoint is an old copy, only what lies beyond the last entry is
-written. So nothing is missing and nothing doubled. The group's progress is committed after the
-entry is there, so a broker with `retentionWaitsForGroup` keeps what is not archived yet.
+written. So nothing is missing and nothing doubled. The group's progress is committed once the
+entry is there, so a broker with `retentionWaitsForGroup` keeps what is not archived yet. Topics may
+go, deleted or left out: the others go on.
 
 Reading takes one snapshot of the catalogue, and the live log from where that ends (seam.py): no gap
 and nothing twice, however both move meanwhile.
@@ -16,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -24,12 +25,12 @@ from urllib.parse import unquote
 from ..errors import ConfigError, StoreUnreadable
 from ..model.group import ARCHIVE_GROUP
 from .archiving import write_files
-from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
+from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
-from .offsets import DataLoss, Offsets, QueueKey, Range, from_json, to_json
-from .options import read_options
+from .offsets import Offsets, QueueKey, Range, from_json, to_json
+from .options import Access, read_options
 from .schema import COLUMNS
-from .seam import Extent, plan
+from .seam import Extent, additions, plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 128 << 20
+_VIEWS = "skylark.views"  # Of a session: the topics that sql() has given a name in it.
 
 
 def archive(
@@ -58,11 +60,7 @@ def archive(
 
     catalogue = Catalogue(root)
     catalogue.make()
-    if catalogue.entries() and not (_checkpoint(catalogue) / "metadata").exists():
-        raise ConfigError(
-            f"archive {catalogue.root}: its folder `checkpoint` is gone, which says how far it has "
-            "read; restore it, or archive to another directory"
-        )
+    _require_both(catalogue)
     options = {
         "namesrv": namesrv,
         "topic": ",".join(topics),
@@ -70,7 +68,12 @@ def archive(
         "group": group,
         "maxMessagesPerTrigger": str(messages_max),
     }
-    frame = spark.readStream.format("skylark").options(**options).load()
+    access = read_options(options, is_stream=True).access
+    options["topic"] = ",".join(_begin(access, group, catalogue.ends(), topics))
+    # Whether messages are lost is for _write_batch to say, which knows topics that may go, and what
+    # is archived, which is what it commits.
+    own = {"failOnDataLoss": "false", "commitOffsets": "false"}
+    frame = spark.readStream.format("skylark").options(**options, **own).load()
     source = Plan(read_options(options, is_stream=True), frame.schema)
 
     def write(batch: DataFrame, number: int) -> None:
@@ -83,6 +86,48 @@ def archive(
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)
     return writer.start()
+
+
+def _require_both(catalogue: Catalogue) -> None:
+    """Refuse to go on with a part of an archive; raises ConfigError."""
+    checkpoint = _checkpoint(catalogue)
+    is_begun = bool(catalogue.entries())
+    if is_begun and not (checkpoint / "metadata").exists():
+        raise ConfigError(
+            f"archive {catalogue.root}: its folder `checkpoint` is gone, which says how far it has "
+            "read; restore it, or archive to another directory"
+        )
+    if not is_begun and any((checkpoint / "commits").glob("[0-9]*")):
+        raise ConfigError(
+            f"archive {catalogue.root}: its folder `catalogue` is gone, which says what it has; "
+            "restore it, or archive to another directory"
+        )
+
+
+def _begin(access: Access, group: str, archived: Offsets, topics: Sequence[str]) -> list[str]:
+    """Those of some topics that are there; of others the archive keeps what it has.
+
+    Of these the group says how far it is, since retention waits for a group that has begun.
+    """
+    for topic in sorted({queue.topic for queue in archived} - set(topics)):
+        logger.warning("topic %s is left out: the archive keeps what it has of it", topic)
+    found = []
+    cluster = Cluster(access)
+    try:
+        for topic in topics:
+            known = {queue: end for queue, end in archived.items() if queue.topic == topic}
+            queues = cluster.queues([topic], known)
+            if not queues:
+                logger.warning("topic %s is gone: the archive keeps what it has of it", topic)
+                continue
+            found.append(topic)
+            new = {queue: cluster.min_offset(queue) for queue in queues if queue not in known}
+            cluster.commit(group, {queue: {**known, **new}[queue] for queue in queues})
+    finally:
+        cluster.close()
+    if not found:
+        raise ConfigError(f"topic {topics[0]} is gone, and there is no other to archive")
+    return found
 
 
 def _checkpoint(catalogue: Catalogue) -> Path:
@@ -104,24 +149,24 @@ def _write_batch(spark: SparkSession, catalogue: Catalogue, source: Plan, number
     there = dict(entries[-1].ends) if entries else {}
     begins = _planned(catalogue, number - 1) if number else {}
     ends = _planned(catalogue, number)
-    missing = [q for q, end in there.items() if q in begins and begins[q] > end]
-    if missing:
-        raise DataLoss(
-            f"{missing[0]}: the archive reaches to {there[missing[0]]}, and the checkpoint goes on "
-            f"at {begins[missing[0]]}: it belongs to another archive"
-        )
-    news = {queue: end for queue, end in ends.items() if end > there.get(queue, -1)}
-    if not news:
-        return  # The driver died after the entry was there, and before Spark had noted it.
     cluster = Cluster(source.options.access)
     try:
-        splits = source.between(cluster, {**begins, **there}, news)
+        queues = cluster.queues(source.options.topics, ends.keys())
+        for topic in sorted(set(source.options.topics) - {queue.topic for queue in queues}):
+            logger.warning("topic %s is gone: the archive keeps what it has of it", topic)
+        news = additions(there, begins, ends, queues)
+        now = {**there, **news}
+        # Nothing is new if the driver died after the entry was there, and before Spark noted it.
+        if news:
+            first = entries[-1].last + 1 if entries else 0
+            folder = catalogue.new_folder(first, first)
+            splits = source.between(cluster, {**begins, **there}, news)
+            files = write_files(spark, source, splits, catalogue.root, folder)
+            catalogue.add(Entry(first, first, tuple(files), now))
+        assert source.options.group is not None
+        cluster.commit(source.options.group, {q: now[q] for q in queues if q in now})
     finally:
         cluster.close()
-    first = entries[-1].last + 1 if entries else 0
-    folder = catalogue.new_folder(first, first)
-    files = write_files(spark, source, splits, catalogue.root, folder)
-    catalogue.add(Entry(first, first, tuple(files), {**there, **news}))
 
 
 def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
@@ -129,7 +174,7 @@ def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
     import pyarrow.parquet as parquet
 
     if folder.exists():
-        sync_tree(folder)
+        sync_tree(folder, root)
     found = []
     for path in sorted(folder.rglob("*.parquet")):
         topic = next(
@@ -149,7 +194,7 @@ def _table(
     return (
         spark.read.schema(f"{schema}, batch string, topic string, hour string")
         .option("basePath", str(catalogue.root / "data"))
-        .parquet(*(str(catalogue.root / path) for path in paths))
+        .parquet(*(unglobbed(catalogue.root / path) for path in paths))
         .select(*COLUMNS, *more)
     )
 
@@ -167,8 +212,7 @@ def table(
 
     def look() -> tuple[list[Entry], Offsets]:
         entries = [] if catalogue is None else catalogue.entries()
-        ends = entries[-1].ends if entries else {}
-        return entries, {queue: end for queue, end in ends.items() if queue.topic == topic}
+        return entries, _ends(entries, topic)
 
     ranges: list[Range] = []
     if live:
@@ -177,9 +221,11 @@ def table(
         )
         try:
             entries, ranges = plan(look, lambda: _extents(cluster, topic))
-            away = look()[1].keys() - {one.queue for one in ranges}
+            away = _ends(entries, topic).keys() - {one.queue for one in ranges}
             if away:
                 logger.warning("no broker serves %s: only what is archived", min(away))
+            elif not ranges:
+                cluster.route(topic)  # It says that there is no such topic.
         finally:
             cluster.close()
     else:
@@ -199,7 +245,18 @@ def table(
     return found
 
 
+def _ends(entries: Sequence[Entry], topic: str) -> Offsets:
+    """How far some entries reach in the queues of a topic."""
+    ends = entries[-1].ends if entries else {}
+    return {queue: end for queue, end in ends.items() if queue.topic == topic}
+
+
 def _extents(cluster: Cluster, topic: str) -> dict[QueueKey, Extent]:
+    """What brokers have of a topic; of those that are away nothing is known, nor waited for."""
+    try:
+        cluster.retried(lambda: cluster.route(topic))
+    except ConfigError:
+        return {}
     return {
         queue: Extent(cluster.min_offset(queue), cluster.max_offset(queue))
         for queue in cluster.queues([topic])
@@ -207,7 +264,13 @@ def _extents(cluster: Cluster, topic: str) -> dict[QueueKey, Extent]:
 
 
 def _live(spark: SparkSession, topic: str, ranges: Sequence[Range], namesrv: str) -> DataFrame:
-    """Just these ranges: what is sent or archived from now on is of the next look."""
+    """Just these ranges: what is sent or archived from now on is of the next look.
+
+    So is a queue that is there only now. The source would read it from its first message, which is
+    in the archive if its broker was away.
+    """
+    from pyspark.sql import functions as F
+
     reader = spark.read.format("skylark").option("namesrv", namesrv).option("topic", topic)
     for option, offsets in (
         ("startingOffsets", {one.queue: one.start for one in ranges}),
@@ -215,7 +278,11 @@ def _live(spark: SparkSession, topic: str, ranges: Sequence[Range], namesrv: str
     ):
         if offsets:
             reader = reader.option(option, json.dumps(to_json(offsets)["q"]))
-    return reader.load()
+    planned = F.lit(False)
+    for broker in sorted({one.queue.broker for one in ranges}):
+        numbers = [one.queue.queue_id for one in ranges if one.queue.broker == broker]
+        planned |= (F.col("broker") == broker) & F.col("queue_id").isin(numbers)
+    return reader.load().where(planned)
 
 
 def sql(
@@ -227,9 +294,45 @@ def sql(
     root: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """Run SQL over topics, each of them a table under its name, archive and live log in one."""
+    fold = _fold(spark)
+    names: dict[str, str] = {}
     for topic in topics:
-        table(spark, root, topic, namesrv=namesrv).createOrReplaceTempView(f"`{topic}`")
+        other = names.setdefault(fold(topic), topic)
+        if other != topic:
+            raise ConfigError(
+                f"topics {other} and {topic}: SQL takes them for one name; set "
+                "spark.sql.caseSensitive=true, or ask for one at a time"
+            )
+    for name, topic in names.items():
+        _show_as(spark, table(spark, root, topic, namesrv=namesrv), topic, name)
     return spark.sql(query)
+
+
+def _fold(spark: SparkSession) -> Callable[[str], str]:
+    """What SQL makes of a name."""
+    return str if spark.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+
+
+def _show_as(spark: SparkSession, frame: DataFrame, topic: str, name: str) -> None:
+    """Give a topic's table its name, which may be there from an earlier query; raises ConfigError.
+
+    A view of that name that somebody else has made is not replaced.
+    """
+    from pyspark.errors import AnalysisException
+
+    ours = set((spark.conf.get(_VIEWS, "") or "").split(","))
+    if name in ours:
+        frame.createOrReplaceTempView(f"`{topic}`")
+        return
+    try:
+        frame.createTempView(f"`{topic}`")
+    except AnalysisException as error:
+        if error.getCondition() != "TEMP_TABLE_OR_VIEW_ALREADY_EXISTS":
+            raise
+        raise ConfigError(
+            f"topic {topic}: the session has a view of that name; drop it, or give it another"
+        ) from error
+    spark.conf.set(_VIEWS, ",".join(sorted({*ours, name} - {""})))
 
 
 def compact(

@@ -55,7 +55,7 @@ def write_files(
         if str(path.relative_to(root)) not in counted:
             path.unlink(missing_ok=True)  # Of an attempt that failed, or was one too many.
     if folder.exists():
-        sync_tree(folder)
+        sync_tree(folder, root)
     return sorted(files, key=lambda file: file.path)
 
 

@@ -26,9 +26,10 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from .offsets import Offsets, from_json, to_json
 _DIGITS = 12
 _LISTINGS_MAX = 100
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_PATTERNS = re.compile(r"[\[\]{}*?\\]")
 SWEEP_AGE_S = 3_600.0  # Longer than a query over the archive takes.
 
 
@@ -137,7 +139,8 @@ class Catalogue:
         new = [path for path in (self.root, *self.root.parents) if not path.exists()]
         self.root.mkdir(parents=True, exist_ok=True)
         for path in new:
-            sync(path.parent)
+            with suppress(PermissionError):  # One may make folders where one may not list them.
+                sync(path.parent)
 
     def require(self) -> Catalogue:
         """Itself, where there is an archive; raises ConfigError."""
@@ -208,7 +211,7 @@ class Catalogue:
 
     def add(self, entry: Entry) -> None:
         """Write an entry down; from now on its files count. Raises StoreUnreadable."""
-        _write(self._folder / entry.name, entry.to_bytes(), is_new=True)
+        self._write(self._folder / entry.name, entry.to_bytes(), is_new=True)
 
     def replace(self, old: Iterable[Entry], new: Entry) -> None:
         """Let one entry take the place of several; their files are left to sweep()."""
@@ -244,7 +247,11 @@ class Catalogue:
         """Write down which files will not count once a new entry is there."""
         kept = {file.path for file in new.files}
         left = [file.path for entry in old for file in entry.files if file.path not in kept]
-        _write(self.root / "trash" / new.name, json.dumps(left).encode())
+        self._write(self.root / "trash" / new.name, json.dumps(left).encode())
+
+    def _write(self, path: Path, content: bytes, *, is_new: bool = False) -> None:
+        write_whole(path, content, is_new=is_new)
+        sync(self.root)  # The folder may be new in it.
 
     def sweep(self, now_s: float, *, age_s: float = SWEEP_AGE_S) -> int:
         """Remove what was replaced, or never finished, long enough ago; how many files."""
@@ -254,9 +261,9 @@ class Catalogue:
         used = counted | waiting
         removed = 0
         for note, paths in over:
-            for path in paths:
-                if path not in used:
-                    (self.root / path).unlink(missing_ok=True)
+            for name in paths:
+                if name not in used:
+                    (self.root / name).unlink(missing_ok=True)
                     removed += 1
             note.unlink(missing_ok=True)
         # Entries that a crash has left beside the wider one that took their place, once that one is
@@ -309,7 +316,7 @@ def _newest_s(folder: Path) -> float:
     return newest
 
 
-def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:
+def write_whole(path: Path, content: bytes, *, is_new: bool = False) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.urandom(4).hex()}.draft")
@@ -328,13 +335,18 @@ def _write(path: Path, content: bytes, *, is_new: bool = False) -> None:
         ) from error
     finally:
         draft.unlink(missing_ok=True)
-    for folder in path.parents[:2]:  # The root as well: the folder may be new in it.
-        sync(folder)
+    sync(path.parent)
 
 
-def sync_tree(folder: Path) -> None:
-    """Have everything in a folder of a batch on the disk, with its names, and its own."""
-    for path in [*folder.rglob("*"), folder, *folder.parents[:2]]:
+def unglobbed(path: Path) -> str:
+    """A path as Spark's readers take it, who see patterns in some characters."""
+    return _PATTERNS.sub(r"\\\g<0>", str(path))
+
+
+def sync_tree(folder: Path, root: Path) -> None:
+    """Have everything in a folder on the disk, with its names, and those up to a root."""
+    above = folder.parents[: len(folder.relative_to(root).parts)]
+    for path in [*folder.rglob("*"), folder, *above]:
         sync(path)
 
 

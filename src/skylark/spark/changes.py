@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree
+from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .pipelines.causes import one_line
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ChangeTable:
             # Not from a list: Spark would start a Python worker to learn that it is empty.
             fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
             return spark.range(0).selectExpr(*(f"cast(null as {k}) as `{n}`" for n, k in fields))
-        paths = [str(self.catalogue.root / file.path) for file in files]
+        paths = [unglobbed(self.catalogue.root / file.path) for file in files]
         return spark.read.schema(schema).parquet(*paths)
 
     def _rewrite(self, changes: DataFrame, touched: set[str]) -> None:
@@ -188,7 +188,7 @@ def _written(root: Path, folder: Path) -> list[ArchivedFile]:
     """The files of a folder, once all of them are on the disk."""
     import pyarrow.parquet as parquet
 
-    sync_tree(folder)
+    sync_tree(folder, root)
     found = []
     for path in sorted(folder.rglob("*.parquet")):
         rows = parquet.read_metadata(path).num_rows

@@ -16,7 +16,7 @@ queue that the archive does not have begins at its first message, if a second lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from .offsets import DataLoss, Offsets, QueueKey, Range
@@ -76,3 +76,35 @@ def plan(
                 continue
         return snapshot, cut(archived, live)
     raise DataLoss("the archive grows faster than it can be read; try again")
+
+
+def additions(
+    archived: Offsets, begins: Offsets, ends: Offsets, there: Collection[QueueKey]
+) -> Offsets:
+    """How far the archive goes with a micro-batch, in the queues that go on; raises DataLoss.
+
+    The micro-batch goes from some offsets, which the batch before it has reached, to others. Topics
+    of which nothing is there go on no more: they were deleted, or are not asked for.
+    """
+    topics = {queue.topic for queue in there}
+    found: Offsets = {}
+    for queue, end in sorted(ends.items()):
+        if queue.topic not in topics:
+            continue
+        reached, begin = archived.get(queue), begins.get(queue, 0)
+        if begin > (reached or 0):
+            what = "does not have it" if reached is None else f"reaches to {reached}"
+            raise DataLoss(
+                f"{queue}: the archive {what}, and its checkpoint goes on at {begin}: a part of "
+                "its catalogue is gone, or the checkpoint is of another archive"
+            )
+        if end < begin:
+            raise DataLoss(
+                f"{queue} is archived up to {begin} and ends at {end}: it has lost messages, or is "
+                "another one of that name, which needs an archive of its own"
+            )
+        if queue not in there:
+            raise DataLoss(f"{queue} is archived up to {begin} and is not there any more")
+        if reached is None or end > reached:
+            found[queue] = end
+    return found

@@ -335,7 +335,7 @@ def test_files_of_a_batch_are_on_the_disk_with_the_folders_above_them(tmp_path, 
     make(catalogue, "0")
     synced = synced_paths(monkeypatch)
     path = tmp_path / path_of("0")
-    catalogues.sync_tree(path.parents[2])
+    catalogues.sync_tree(path.parents[2], tmp_path)
     assert {path, *list(path.parents)[:5]} <= set(synced)
 
 

@@ -4,21 +4,25 @@ Spark does not put a table and a stream together, so the archive is read as a st
 when the pipeline first starts, a snapshot of the catalogue is linked into a folder of its own, and
 the live log begins where that snapshot ends. Compaction may replace and remove the archive's files
 meanwhile; a link keeps them. No gap at the seam and nothing twice, also over restarts, because the
-snapshot is written down before the first micro-batch.
+snapshot is written down before the first micro-batch. A queue whose broker is away at the start is
+read live once it is back, and then the source begins at its first message: what is archived of that
+is left out.
 
     <checkpoint>/<source>.history.json     {"ends": offsets, "files": how many}
+    <checkpoint>/<source>.away.json        the part of these ends whose brokers were away
     <checkpoint>/<source>.history/topic=…/hour=…/batch-….parquet
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import Catalogue
+from ..catalogue import Catalogue, sync_tree, write_whole
 from ..cluster import Cluster
 from ..offsets import Offsets, from_json, to_json
 from ..options import read_options
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from .spec import Source
+
+logger = logging.getLogger(__name__)
 
 _FILES_PER_TRIGGER = "1000"
 
@@ -52,9 +58,8 @@ def take_snapshot(source: Source, folder: Path) -> Offsets:
                 count += 1
     ends = dict(entries[-1].ends) if entries else {}
     ends = {queue: end for queue, end in ends.items() if queue.topic == topic}
-    draft = note.with_suffix(".draft")
-    draft.write_text(json.dumps({"ends": to_json(ends), "files": count}), encoding="utf-8")
-    draft.replace(note)
+    sync_tree(linked, folder)
+    write_whole(note, json.dumps({"ends": to_json(ends), "files": count}).encode())
     return ends
 
 
@@ -77,9 +82,11 @@ def stream(
     if folder is None:
         return live.options(**options).load()
     ends = take_snapshot(source, folder)
-    start: dict[str, Any] = to_json(_still_there(ends, options))["q"]
+    away = _away_at_first(folder / f"{source.name}.away.json", ends, options)
+    served = {queue: end for queue, end in ends.items() if queue not in away}
+    start: dict[str, Any] = to_json(served)["q"]
     options = {**options, "startingOffsets": json.dumps(start) if start else "earliest"}
-    frame = live.options(**options).load()
+    frame = _beyond(live.options(**options).load(), away)
     linked = folder / f"{source.name}.history"
     if not any(linked.rglob("*.parquet")):
         return frame
@@ -93,10 +100,29 @@ def stream(
     return past.unionByName(frame)
 
 
-def _still_there(ends: Offsets, options: dict[str, str]) -> Offsets:
+def _away_at_first(note: Path, ends: Offsets, options: dict[str, str]) -> Offsets:
+    """The ends of queues that nobody served when the stream began, which is written down."""
+    if note.exists():
+        return from_json(json.loads(note.read_bytes()))
     cluster = Cluster(read_options(options, is_stream=True).access)
     try:
         there = set(cluster.queues({queue.topic for queue in ends}))
     finally:
         cluster.close()
-    return {queue: end for queue, end in ends.items() if queue in there}
+    away = {queue: end for queue, end in ends.items() if queue not in there}
+    for queue in sorted(away):
+        logger.warning(
+            "no broker serves %s: it is read beyond %d once one does", queue, ends[queue]
+        )
+    write_whole(note, json.dumps(to_json(away)).encode())
+    return away
+
+
+def _beyond(frame: DataFrame, ends: Offsets) -> DataFrame:
+    """The rows of a stream that lie at these ends or beyond, and all of other queues."""
+    from pyspark.sql import functions as F
+
+    for queue, end in sorted(ends.items()):
+        is_queue = (F.col("broker") == queue.broker) & (F.col("queue_id") == queue.queue_id)
+        frame = frame.where(~(is_queue & (F.col("queue_offset") < end)))
+    return frame
