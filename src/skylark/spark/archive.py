@@ -253,6 +253,8 @@ def _ends(entries: Sequence[Entry], topic: str) -> Offsets:
 
 def _extents(cluster: Cluster, topic: str) -> dict[QueueKey, Extent]:
     """What brokers have of a topic; of those that are away nothing is known, nor waited for."""
+    if not cluster.brokers():
+        return {}
     try:
         cluster.retried(lambda: cluster.route(topic))
     except ConfigError:

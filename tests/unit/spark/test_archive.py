@@ -108,7 +108,12 @@ class Brokers:
     def retried(self, action: Any) -> Any:
         return action()
 
+    def brokers(self) -> set[str]:
+        return {queue.broker for queue in self.there}
+
     def route(self, topic: str) -> None:
+        if not self.there:
+            raise TransportError("ns", "no broker is registered")
         if not any(queue.topic == topic for queue in self.there):
             raise ConfigError(f"option topic: there is no topic {topic}")
 
@@ -176,6 +181,8 @@ def test_of_brokers_that_are_away_nothing_is_known() -> None:
     brokers: Any = Brokers(A)
     assert list(archives._extents(brokers, "T")) == [A]
     assert archives._extents(brokers, "U") == {}
+    brokers = Brokers()
+    assert archives._extents(brokers, "T") == {}
 
 
 class Session:
