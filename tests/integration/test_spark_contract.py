@@ -34,6 +34,7 @@ from spark_contract import (
 )
 from spark_world import Cluster
 
+from skylark.cli.main import main
 from skylark.errors import ConfigError, SkylarkError, TransportError
 from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
@@ -868,3 +869,25 @@ def test_an_answer_that_is_no_records_is_named_by_its_queue(world: World) -> Non
     for use in READ:
         with pytest.raises(UnreadableBody, match=r"topic ContractA .* queue 0: .*damaged"):
             use(world.address).rows(topic="ContractA")
+
+
+def test_a_topic_that_is_deleted_under_a_stream_that_may_lose_data_holds_nothing_up(
+    world: World,
+) -> None:
+    for topic in ("ContractStays", "ContractGoes"):
+        world.cluster.send([Message(topic, b"x")])
+    options = {
+        "topic": "ContractStays,ContractGoes", "startingOffsets": "earliest",
+        "failOnDataLoss": "false", "group": "contract-goes", "retryMs": 2_000,
+    }  # fmt: skip
+    reader: Any = StreamReading(world.address).source(options).streamReader(struct_of(("body",)))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert set(end["q"]) == {"ContractStays", "ContractGoes"}
+    assert main(["topic", "delete", "ContractGoes", "-n", world.address, "--yes"]) == 0
+    world.cluster.send([Message("ContractStays", b"y")])
+    later = reader.latestOffset(end, reader.getDefaultReadLimit())
+    reader.commit(end)
+    (part,) = reader.partitions(end, later)
+    assert [(one.queue.topic, one.count) for one in part.ranges] == [("ContractStays", 1)]
+    assert set(reader.reportLatestOffset()["q"]) == {"ContractStays"}

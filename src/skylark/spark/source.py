@@ -401,6 +401,8 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.plan = Plan(options, schema)
         self._is_bounded = False  # It reads what is there at its start, and ends.
         self._target: Offsets | None = None
+        self._known: frozenset[QueueKey] = frozenset()  # What has been read from, or will be.
+        self._there: frozenset[QueueKey] = frozenset()  # And what was there at the last look.
         self._committed: Offsets = {}
         self._committed_s = time.monotonic()
 
@@ -459,6 +461,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = {} if start is None else from_json(start)
         queues = self.plan.queues(cluster, self._checked_topics(cluster, begin), begin.keys())
         self._check_queues(queues, begin)
+        self._known, self._there = frozenset(begin), frozenset(queues)
         self._commit(cluster, {queue: begin[queue] for queue in queues if queue in begin})
         if self._is_bounded and self._target is None:
             self._target = _ends(cluster, queues)
@@ -520,7 +523,8 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _newest(self) -> Offsets:
         cluster = self._cluster()
-        return _ends(cluster, self.plan.queues(cluster, cluster.topics(self.plan.options)))
+        topics = cluster.topics(self.plan.options)
+        return _ends(cluster, self.plan.queues(cluster, topics, self._known))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
@@ -536,7 +540,8 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._newest())
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._commit(self._cluster(), from_json(end))
+        found = from_json(end)
+        self._commit(self._cluster(), {q: found[q] for q in found if q in self._there})
 
     def _commit(self, cluster: Cluster, offsets: Offsets) -> None:
         """Show progress under the group; the checkpoint decides where a query goes on."""
