@@ -93,20 +93,29 @@ class Durability:
         self.flushes = store.config.is_sync_flush and not self.is_raft
         self.is_waited_for = self.flushes or quorum is not None
 
-    def is_safe(self, end: int) -> bool:
-        """Whether the log up to an offset is as safe as promised."""
-        if self.flushes and not self.store.is_flushed(end):
+    def is_safe(self, end: int, *, on_disk: bool = False) -> bool:
+        """Whether the log up to an offset is as safe as promised; or on the disk in any case."""
+        if self.flushes_for(on_disk) and not self.store.is_flushed(end):
             return False
         return self.quorum is None or self.quorum.is_replicated(end)
 
+    def flushes_for(self, on_disk: bool) -> bool:
+        """Whether the disk is waited for, by what must not be lost whatever flushDiskType says."""
+        return self.flushes or (on_disk and not self.is_raft)
+
     def when_safe(
-        self, end: int, count: int, done: Callable[[PutStatus | None], None]
+        self,
+        end: int,
+        count: int,
+        done: Callable[[PutStatus | None], None],
+        *,
+        on_disk: bool = False,
     ) -> Callable[[], None]:
         """Call back once the log is safe up to an offset, or with what it lacks after too long.
 
         What is returned gives the wait up. The count is how many sends wait, for flow control.
         """
-        wait = _Wait(self, end, count, done)
+        wait = _Wait(self, end, count, done, flushes=self.flushes_for(on_disk))
         wait.begin()
         return wait.cancel
 
@@ -120,8 +129,11 @@ class _Wait:
         end: int,
         count: int,
         done: Callable[[PutStatus | None], None],
+        *,
+        flushes: bool,
     ) -> None:
         self._owner = owner
+        self._flushes = flushes
         self._end = end
         self._count = count
         self._done = done
@@ -130,7 +142,7 @@ class _Wait:
 
     def begin(self) -> None:
         owner = self._owner
-        if not owner.flushes or owner.store.is_flushed(self._end):
+        if not self._flushes or owner.store.is_flushed(self._end):
             self._replicate()
             return
         owner.flow.begin_wait(self._count)

@@ -210,6 +210,7 @@ def build(parts: Parts, heartbeats: HeartbeatProcessor) -> Handlers:
     typed: Typed = {
         **admin.table(parts),
         code.STAGE_ROWS: (headers.StageRowsRequest, staging.stage),
+        code.SEAL_ROWS: (None, staging.seal),
         code.DECIDE_ROWS: (None, staging.decide),
         code.GET_DECISION: (headers.GetDecisionRequest, staging.decision),
         code.QUERY_MESSAGE: (headers.QueryMessageRequest, queries.query),

@@ -214,7 +214,7 @@ class RaftMode:
             self._wake.clear()
             if not self._is_leading:
                 await self._end_tasks()
-                if self.group.is_serving and not self._is_stopping:
+                if await self._may_begin():
                     self._begin_leading(scope)
             if self.is_serving and not self.is_registered:
                 try:
@@ -226,17 +226,36 @@ class RaftMode:
                 else:
                     self._be(0)
 
+    async def _may_begin(self) -> bool:
+        """Find what is staged; whether this broker then leads, in the term in which it began.
+
+        Where much is staged that takes seconds, in which heartbeats have to go on.
+        """
+        if not self.group.is_serving or self._is_stopping:
+            return False
+        term = self.group.term
+        try:
+            for _ in self._staging.loading():
+                await self._clock.sleep_ms(0)
+                if not self.group.is_serving or self.group.term != term:
+                    break
+        except (BrokerError, StoreError) as error:
+            logger.error("term=%d begins with a problem: %s", term, error)
+        may = self.group.is_serving and self.group.term == term and not self._is_stopping
+        if not may:
+            self._staging.clear()
+        return may
+
     def _begin_leading(self, scope: Scope) -> None:
         self._is_leading = True
         self._turns += 1
         logger.info("term=%d begins, this broker leads", self.group.term)
         self.state.begin_leading()
-        for service in (self._transactions, self._staging):
-            try:
-                service.load()
-            except (BrokerError, StoreError) as error:
-                # The disk is full, say: reads go on, and writes are refused for that reason.
-                logger.error("term=%d begins with a problem: %s", self.group.term, error)
+        try:
+            self._transactions.load()
+        except (BrokerError, StoreError) as error:
+            # The disk is full, say: reads go on, and writes are refused for that reason.
+            logger.error("term=%d begins with a problem: %s", self.group.term, error)
         self._timers.begin_leading()
         self._tasks = [
             scope.spawn(self._delay.run()),
@@ -250,11 +269,11 @@ class RaftMode:
         logger.info("this broker does not lead any more")
         for task in self._tasks:
             task.cancel()
-        # Both forget what they know, since the store is a replica's now.
+        # They forget what they know, since the store is a replica's now.
         assert self._store.is_replica
         self.state.end_leading()
         self._transactions.load()
-        self._staging.load()
+        self._staging.clear()
         self._timers.read_again()
 
     async def _end_tasks(self) -> None:

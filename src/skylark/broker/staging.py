@@ -8,18 +8,21 @@ the decision: it appends copies of just those rows to their topics. All of it is
     topic, queue        tag      holds
     rmq_sys_staged, 0            a row; REAL_TOPIC, REAL_QID: where to; STAGE:
                                  sink/batch/task/attempt
+    rmq_sys_staged, 1   seal     JSON: sink, batch; another broker decides about rows here
     rmq_sys_staged, 1   decide   JSON: sink, batch, and of each task its attempt and count of rows
     rmq_sys_staged, 1   apply    JSON: sink, batch, task, from, count; right behind it in the log
                                  lie that many copies, in the same append
-    rmq_sys_staged, 1   done     JSON: sink, batch
+    rmq_sys_staged, 1   done     JSON: sink, batch, and from where on a start has to read
 
     # Of one sink and batch there is at most one decision, the first; batches only go up.
-    # Copies before `from` of the last apply record are in the log, and behind it as many as the
-    # end of the log has left of `count`: an append is cut by a crash, never interleaved.
+    # Copies before `from` of a sink's last apply record are in the log, and behind it as many as a
+    # crash has left of `count`: an append is cut, never interleaved. What follows is another's.
+    # Before rows_from of a done record there is no row in doubt; before decisions_from, nothing
+    # that stands. Both are positions in the log, and what lies there is written again in time.
 
 What is not decided stays in doubt until a later batch of its sink is decided, or
-stagedRowsTimeoutHours have passed. Copies carry SINK_ROW = sink/batch/task/number, the same however
-often a batch was tried.
+stagedRowsTimeoutHours have passed. Rows that are sealed wait a month, as decisions do. Copies carry
+SINK_ROW = sink/batch/task/number, the same however often a batch was tried.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -52,12 +56,18 @@ CHUNK_BYTES: Final = 1 << 20
 GROUPS_MAX: Final = 100_000
 SINKS_MAX: Final = 10_000
 TASKS_MAX: Final = 100_000
-CARRIES_MAX: Final = 30  # Days after which a sink that nobody uses is forgotten.
-_CARRY_MS: Final = 24 * 3_600_000
-_TIDY_MS: Final = 600_000
+TAIL_MAX: Final = 50_000  # Records that a start has to read at most, to know what is decided.
+SLICE_RECORDS: Final = 1_000  # Read between two turns of the loop.
+_HOUR_MS: Final = 3_600_000
+KEEP_MS: Final = 30 * 24 * _HOUR_MS  # After which a sink that nobody uses is forgotten.
+KEEP_JOB_MS: Final = 24 * _HOUR_MS  # A job with a name by chance is never run again.
+_CARRY_MS: Final = 24 * _HOUR_MS
+_TIDY_MS: Final = 60_000
+_TOO_LARGE: Final = (PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.MESSAGE_ILLEGAL)
 _MARK: Final = b"\x02STAGE\x01"  # What a staged row's own properties end with.
 _SINK: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_JOB: Final = re.compile(r"job-[0-9a-f]{32}")
 
 
 class GroupKey(NamedTuple):
@@ -89,6 +99,33 @@ class Group:
             row = max(0, row - count)
 
 
+class Record(NamedTuple):
+    """Where a record of the decisions queue lies."""
+
+    physical_offset: int
+    end: int
+    queue_offset: int
+    stored_at_ms: int
+
+
+@dataclass(slots=True)
+class Seal:
+    """Rows of one batch that another broker may have decided about."""
+
+    batch: int
+    since_ms: int
+    record: Record
+
+
+class Apply(NamedTuple):
+    """The last apply record of a batch, and where its copies begin."""
+
+    task: int
+    first: int
+    rows: int
+    end: int
+
+
 @dataclass(slots=True)
 class Decision:
     """What counts of one batch."""
@@ -99,10 +136,11 @@ class Decision:
     tasks: dict[int, tuple[str, int]]
     # Broker → its tasks, where rows of the batch lie at several: for whoever has to go on.
     elsewhere: dict[str, Any] = field(default_factory=dict)
+    query: str = ""  # Whose sink it is; "" is not known, by a driver of a former version.
     applied: dict[int, int] = field(default_factory=dict)  # Task → rows that have been copied.
     is_done: bool = False
-    recorded_at_ms: int = 0
-    carried: int = 0  # How often it was written down again, each time a day later.
+    since_ms: int = 0
+    record: Record | None = None  # The last that says this; None: nowhere yet.
 
     def to_json(self) -> dict[str, Any]:
         """As records and answers carry it."""
@@ -113,6 +151,8 @@ class Decision:
         }
         if self.elsewhere:
             found["elsewhere"] = self.elsewhere
+        if self.query:
+            found["query"] = self.query
         return found
 
 
@@ -137,15 +177,24 @@ def read_decision(text: bytes | memoryview) -> Decision:
         value = json.loads(bytes(text))
         tasks = {int(task): (str(one[0]), int(one[1])) for task, one in value["tasks"].items()}
         elsewhere = dict(value.get("elsewhere", {}))
-        found = Decision(str(value["sink"]), int(value["batch"]), tasks, elsewhere)
-        found.carried = int(value.get("carried", 0))
+        query = str(value.get("query", ""))
+        found = Decision(str(value["sink"]), int(value["batch"]), tasks, elsewhere, query)
+        found.since_ms = int(value.get("since", 0))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise _illegal('a decision is {"sink": s, "batch": b, "tasks": {t: [a, n]}}') from None
     if len(found.tasks) > TASKS_MAX or found.batch < 0:
         raise _illegal(f"a decision is about at most {TASKS_MAX} tasks of a batch from 0 on")
+    if found.query and not _ATTEMPT.fullmatch(found.query):
+        raise _illegal(f"query {found.query[:80]!r} is no name of a query")
+    _require_sink(found.sink)
     for task, (attempt, _) in found.tasks.items():
         read_key(f"{found.sink}/{found.batch}/{task}/{attempt}")
     return found
+
+
+def _require_sink(sink: str) -> None:
+    if not _SINK.fullmatch(sink):
+        raise _illegal(f"sink {sink[:80]!r} is no name of a sink")
 
 
 def _is_number(text: str) -> bool:
@@ -186,8 +235,11 @@ class StagingService:
         self._store = store
         self._clock = clock
         self._timeout_ms = timeout_ms
+        reserved_ms = store.config.file_reserved_time * _HOUR_MS
+        self._carry_ms = max(_TIDY_MS, min(_CARRY_MS, reserved_ms // 3))
         self._groups: dict[GroupKey, Group] = {}
         self._decisions: dict[str, Decision] = {}
+        self._seals: dict[str, Seal] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -196,69 +248,118 @@ class StagingService:
 
     def load(self) -> None:
         """Find rows in doubt and decisions in the log, and finish what a crash has cut."""
-        self._groups.clear()
-        self._decisions.clear()
+        for _ in self.loading():
+            pass
+
+    def loading(self) -> Iterator[None]:
+        """The same in slices; between them nothing may be written, and nothing asked of this."""
+        self.clear()
         if self._store.is_replica:
             return
-        for stored in self._messages(ROWS_QUEUE):
-            try:
-                key = read_key(stored.properties.get(STAGE_PROPERTY, ""))
-            except BrokerError as error:
-                logger.error("staged row at %d: %s", stored.physical_offset, error.remark)
-                continue
-            self._note(key, stored.queue_offset, 1, stored.physical_offset, stored.stored_at_ms)
-        last: tuple[Decision, int, int, int, StoredMessage] | None = None
-        for stored in self._messages(DECISIONS_QUEUE):
-            last = self._replay(stored) or last
-        if last is not None:
-            decision, task, first, count, stored = last
-            copied = self._copies_behind(stored, decision, task, first, count)
-            decision.applied[task] = first + copied
-        for decision in self._decisions.values():
-            self._forget_before(decision.sink, decision.batch + (1 if decision.is_done else 0))
+        rows_from, decisions_from = self._begins()
+        applies: dict[str, Apply] = {}
+        for number, stored in enumerate(self._messages(DECISIONS_QUEUE, decisions_from), 1):
+            self._replay(stored, applies)
+            if number % SLICE_RECORDS == 0:
+                yield
+        for sink, apply in applies.items():
+            decision = self._decisions[sink]
+            decision.applied[apply.task] = apply.first + self._copies_behind(decision, apply)
+        for number, stored in enumerate(self._messages(ROWS_QUEUE, rows_from), 1):
+            self._find_row(stored)
+            if number % SLICE_RECORDS == 0:
+                yield
         if self._groups:
             logger.info("%d groups of staged rows are in doubt", len(self._groups))
 
-    def _replay(
-        self, stored: StoredMessage
-    ) -> tuple[Decision, int, int, int, StoredMessage] | None:
-        kind = stored.tag
+    def clear(self) -> None:
+        """Forget everything; the log has it."""
+        self._groups.clear()
+        self._decisions.clear()
+        self._seals.clear()
+
+    def _begins(self) -> tuple[int, int]:
+        """From where on rows and decisions have to be read, as the last done record says."""
+        first = self._store.min_offset(STAGED_TOPIC, DECISIONS_QUEUE)
+        end = self._store.max_offset(STAGED_TOPIC, DECISIONS_QUEUE)
+        for offset in range(end - 1, first - 1, -1):
+            stored = self._read(DECISIONS_QUEUE, offset)
+            if stored is None or stored.tag != "done":
+                continue
+            try:
+                value = json.loads(stored.body)
+                # Those of former versions do not say.
+                return int(value.get("rows_from", 0)), int(value.get("decisions_from", 0))
+            except (ValueError, TypeError, AttributeError):
+                break  # _replay() tells of it.
+        return 0, 0
+
+    def _find_row(self, stored: StoredMessage) -> None:
         try:
-            value = json.loads(stored.body)
+            key = read_key(stored.properties.get(STAGE_PROPERTY, ""))
+        except BrokerError as error:
+            logger.error("staged row at %d: %s", stored.physical_offset, error.remark)
+            return
+        decision = self._decisions.get(key.sink)
+        if decision is None or key.batch >= decision.batch + decision.is_done:
+            self._note(key, stored.queue_offset, 1, stored.physical_offset, stored.stored_at_ms)
+
+    def _replay(self, stored: StoredMessage, applies: dict[str, Apply]) -> None:
+        """Take in a record; applies has the last one of each batch that is not done."""
+        kind, end = stored.tag, stored.physical_offset + stored.size_bytes
+        record = Record(stored.physical_offset, end, stored.queue_offset, stored.stored_at_ms)
+        try:
             if kind == "decide":
                 decision = read_decision(stored.body)
-                decision.recorded_at_ms = stored.stored_at_ms
+                decision.record = record
+                decision.since_ms = decision.since_ms or stored.stored_at_ms
                 self._decisions[decision.sink] = decision
-                return None
-            known = self._decisions.get(value["sink"])
-            if known is None or known.batch != value["batch"]:
-                return None
+                applies.pop(decision.sink, None)
+                return
+            value = json.loads(stored.body)
+            sink, batch = str(value["sink"]), int(value["batch"])
+            if kind == "seal":
+                since_ms = int(value.get("since", stored.stored_at_ms))
+                self._seals[sink] = Seal(batch, since_ms, record)
+                return
+            known = self._decisions.get(sink)
+            if known is None or known.batch != batch:
+                return
             if kind == "done":
                 known.is_done = True
-                return None
+                applies.pop(sink, None)
+                self._break_seal(known)
+                return
             task, first, count = int(value["task"]), int(value["from"]), int(value["count"])
-            known.applied[task] = first + count
-        except (ValueError, KeyError, TypeError, BrokerError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, BrokerError) as error:
             logger.error("staging record at %d cannot be read: %s", stored.physical_offset, error)
-            return None
-        return known, task, first, count, stored
+            return
+        known.applied[task] = first + count
+        applies[sink] = Apply(task, first, count, end)
 
-    def _copies_behind(
-        self, stored: StoredMessage, decision: Decision, task: int, first: int, count: int
-    ) -> int:
+    def _copies_behind(self, decision: Decision, apply: Apply) -> int:
         """How many of the copies of an apply record are in the log."""
-        at = stored.physical_offset + stored.size_bytes
-        for number in range(count):
-            expected = f"{decision.sink}/{decision.batch}/{task}/{first + number}"
+        at = apply.end
+        for number in range(apply.rows):
+            row = f"{decision.sink}/{decision.batch}/{apply.task}/{apply.first + number}"
             found = self._decoded(at, None)
-            if found is None or found.properties.get(ROW_PROPERTY) != expected:
+            if found is None or found.properties.get(ROW_PROPERTY) != row:
                 return number
             at += found.size_bytes
-        return count
+        return apply.rows
 
-    def _messages(self, queue_id: int) -> Iterator[StoredMessage]:
-        first = self._store.min_offset(STAGED_TOPIC, queue_id)
-        for offset in range(first, self._store.max_offset(STAGED_TOPIC, queue_id)):
+    def _messages(self, queue_id: int, physical_from: int) -> Iterator[StoredMessage]:
+        """What lies in a queue, from a position in the log on."""
+        queue = self._store.queues.get(STAGED_TOPIC, queue_id)
+        if queue is None:
+            return
+
+        def position(offset: int) -> int:
+            entry = queue.entry(offset)
+            return -1 if entry is None else entry.physical_offset
+
+        offsets = range(queue.min_offset, self._store.max_offset(STAGED_TOPIC, queue_id))
+        for offset in offsets[bisect_left(offsets, physical_from, key=position) :]:
             stored = self._read(queue_id, offset)
             if stored is not None:
                 yield stored
@@ -297,6 +398,11 @@ class StagingService:
         marks: dict[tuple[str, int], bytes] = {}
         results = self._store.put_group([_hidden(row, str(key), marks) for row in rows])
         place = results[0]
+        if place.status in _TOO_LARGE:
+            raise _illegal(
+                f"the store does not take these rows ({place.status.name}): beside its own "
+                f"properties a row carries about {len(next(iter(marks.values())))} bytes more"
+            )
         if place.status is not PutStatus.PUT_OK:
             raise BrokerError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"the store did not take it: {place.status}"
@@ -359,15 +465,12 @@ class StagingService:
         return self._decisions.get(sink)
 
     def decide(self, wanted: Decision) -> tuple[Decision, int]:
-        """Write down what counts, if nobody has; the decision that stands, and the log's end."""
+        """Write down what counts, if nobody has; the decision that stands, and its record's end."""
+        known = self._decided(wanted)
+        if known is not None:
+            assert known.record is not None, "only what is written down is known"
+            return known, known.record.end
         known = self._decisions.get(wanted.sink)
-        if known is not None and wanted.batch < known.batch:
-            raise BrokerError(
-                ResponseCode.TRANSACTION_FAILED,
-                f"batch {wanted.batch} of sink {wanted.sink} is over, {known.batch} is decided",
-            )
-        if known is not None and wanted.batch == known.batch:
-            return known, 0
         if known is not None and not known.is_done:
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
@@ -375,6 +478,51 @@ class StagingService:
             )
         if known is None and len(self._decisions) >= SINKS_MAX:
             raise BrokerError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{SINKS_MAX} sinks are known")
+        self._require_rows(wanted)
+        wanted.record = self._record("decide", wanted.to_json())
+        wanted.since_ms = wanted.record.stored_at_ms
+        self._decisions[wanted.sink] = wanted
+        return wanted, wanted.record.end
+
+    def seal(self, wanted: Decision) -> int:
+        """Keep rows here that another broker is about to decide about; the log's end.
+
+        Once that end is on the disk they are there whenever the decision comes.
+        """
+        if self._decided(wanted) is None:
+            self._require_rows(wanted)
+            seal = self._seals.get(wanted.sink)
+            if seal is None and len(self._seals) >= SINKS_MAX:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{SINKS_MAX} sinks have sealed rows"
+                )
+            if seal is None or seal.batch != wanted.batch:
+                self._write_seal(wanted.sink, wanted.batch, self._clock.now_ms())
+        return self._store.log.appended
+
+    def _write_seal(self, sink: str, batch: int, since_ms: int) -> None:
+        value = {"sink": sink, "batch": batch, "since": since_ms}
+        self._seals[sink] = Seal(batch, since_ms, self._record("seal", value))
+
+    def _decided(self, wanted: Decision) -> Decision | None:
+        """None if nothing is decided about a batch, else the decision; raises BrokerError."""
+        known = self._decisions.get(wanted.sink)
+        if known is None:
+            return None
+        if known.query and wanted.query and known.query != wanted.query:
+            raise BrokerError(
+                ResponseCode.TRANSACTION_FAILED,
+                f"sink {wanted.sink} is written by query {known.query}, and this is "
+                f"{wanted.query}: give it a sinkId of its own",
+            )
+        if wanted.batch < known.batch:
+            raise BrokerError(
+                ResponseCode.TRANSACTION_FAILED,
+                f"batch {wanted.batch} of sink {wanted.sink} is over, {known.batch} is decided",
+            )
+        return known if wanted.batch == known.batch else None
+
+    def _require_rows(self, wanted: Decision) -> None:
         for task, (attempt, rows) in wanted.tasks.items():
             key = GroupKey(wanted.sink, wanted.batch, task, attempt)
             group = self._groups.get(key)
@@ -385,18 +533,37 @@ class StagingService:
                     f"staged rows {key}: {rows} were to be there, there are {there}; the batch "
                     "must be tried again",
                 )
-        end = self._record("decide", wanted.to_json())
-        wanted.recorded_at_ms = self._clock.now_ms()
-        self._decisions[wanted.sink] = wanted
-        return wanted, end
 
-    def _record(self, kind: str, value: Mapping[str, Any]) -> int:
+    def _record(self, kind: str, value: Mapping[str, Any]) -> Record:
         result = self._store.put([self._mark(kind, value)])[0]
         if result.status is not PutStatus.PUT_OK:
             raise BrokerError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"the store takes no writes: {result.status}"
             )
-        return result.end
+        return Record(result.physical_offset, result.end, result.queue_offset, result.stored_at_ms)
+
+    def _record_done(self, decision: Decision) -> int:
+        """Write down that a batch is there, and what a start need not read any more."""
+        rows = (
+            group.physical_offset
+            for key, group in self._groups.items()
+            if key.sink != decision.sink or key.batch > decision.batch
+        )
+        value = {
+            "sink": decision.sink,
+            "batch": decision.batch,
+            "rows_from": min(rows, default=self._store.log.appended),
+            "decisions_from": min(self._standing()),
+        }
+        return self._record("done", value).end
+
+    def _standing(self) -> Iterator[int]:
+        """Where the records lie that count."""
+        for seal in self._seals.values():
+            yield seal.record.physical_offset
+        for decision in self._decisions.values():
+            if decision.record is not None:
+                yield decision.record.physical_offset
 
     def _mark(self, kind: str, value: Mapping[str, Any]) -> PutMessage:
         host = self._identity.store_host
@@ -419,13 +586,19 @@ class StagingService:
         """
         if decision.is_done:
             return None
+        if self._decisions.get(decision.sink) is not decision:
+            # It was read from the log again, in another turn as leader of a Raft group.
+            raise BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker has begun anew; ask again"
+            )
         for task, (attempt, rows) in sorted(decision.tasks.items()):
             first = decision.applied.get(task, 0)
             if first < rows:
                 return self._apply_chunk(decision, task, attempt, first)
-        end = self._record("done", {"sink": decision.sink, "batch": decision.batch})
+        end = self._record_done(decision)
         decision.is_done = True
         self._forget_before(decision.sink, decision.batch + 1)
+        self._break_seal(decision)
         return end
 
     def _apply_chunk(self, decision: Decision, task: int, attempt: str, first: int) -> int:
@@ -523,16 +696,22 @@ class StagingService:
                 # Whoever decided it will ask again; until then nothing of the rest is seen.
                 logger.error("batch %d of sink %s: %s", decision.batch, decision.sink, error)
         while True:
-            await self._clock.sleep_ms(_TIDY_MS)
             if not self._store.is_replica and self._store.is_writable:
                 self.forget_expired()
-                self.carry_on()
+                while self.carry_on():
+                    await self._clock.sleep_ms(0)
+            await self._clock.sleep_ms(_TIDY_MS)
 
     # Forgetting.
 
     def _forget_before(self, sink: str, batch: int) -> None:
         for key in [key for key in self._groups if key.sink == sink and key.batch < batch]:
             del self._groups[key]
+
+    def _break_seal(self, decision: Decision) -> None:
+        seal = self._seals.get(decision.sink)
+        if seal is not None and seal.batch <= decision.batch:
+            del self._seals[decision.sink]
 
     def forget_expired(self) -> int:
         """Roll back rows that nobody has decided about for too long; how many groups."""
@@ -548,28 +727,64 @@ class StagingService:
         return len(expired)
 
     def _counts(self, key: GroupKey) -> bool:
+        """Whether rows are decided about, or may be elsewhere."""
         decision = self._decisions.get(key.sink)
-        return decision is not None and decision.batch == key.batch and not decision.is_done
+        if decision is not None and decision.batch == key.batch and not decision.is_done:
+            return True
+        seal = self._seals.get(key.sink)
+        return seal is not None and seal.batch == key.batch
 
     def carry_on(self) -> int:
-        """Write down again what retention would soon remove: a driver may come back after days."""
+        """Write down again what would soon be gone; how many, and there may be more.
+
+        A driver may come back after days, when retention or a full disk has taken the files.
+        """
         now_ms = self._clock.now_ms()
+        known: list[tuple[str, Seal | Decision]] = [*self._seals.items(), *self._decisions.items()]
         count = 0
-        for sink, decision in list(self._decisions.items()):
-            age_ms = now_ms - decision.recorded_at_ms
-            if not decision.is_done or age_ms < _CARRY_MS:
+        for sink, one in known:
+            if isinstance(one, Decision) and not one.is_done:
                 continue
-            if decision.carried >= CARRIES_MAX:
-                del self._decisions[sink]
-                continue
-            carried = decision.carried + 1
-            value = {**decision.to_json(), "tasks": {}, "elsewhere": {}, "carried": carried}
-            self._record("decide", value)
-            self._record("done", {"sink": sink, "batch": decision.batch})
-            decision.carried, decision.recorded_at_ms = carried, now_ms
-            count += 1
+            if now_ms - one.since_ms > _keep_ms(sink):
+                self._forget(sink, one)
+            elif count < CHUNK_ROWS and self._is_old(one.record):
+                try:
+                    self._write_again(sink, one)
+                except (BrokerError, StoreError) as error:
+                    logger.error("sink %s: its decision is not written again: %s", sink, error)
+                    return 0
+                count += 1
         return count
 
+    def _forget(self, sink: str, one: Seal | Decision) -> None:
+        del (self._seals if isinstance(one, Seal) else self._decisions)[sink]
+
+    def _write_again(self, sink: str, one: Seal | Decision) -> None:
+        if isinstance(one, Seal):
+            self._write_seal(sink, one.batch, one.since_ms)
+            return
+        # What other brokers have to show stays: they may not have heard of it yet.
+        value = {**one.to_json(), "tasks": {}, "since": one.since_ms}
+        one.record = self._record("decide", value)
+        self._record_done(one)
+
+    def _is_old(self, record: Record | None) -> bool:
+        """Whether a record is about to be deleted, or far from the end of its queue."""
+        assert record is not None, "only what is written down is known"
+        log = self._store.log
+        if record.physical_offset < log.mapped.files[-1].start and (
+            record.physical_offset < (log.start + log.appended) // 2
+        ):
+            return True  # A full disk takes the oldest files whatever is in them.
+        behind = self._store.max_offset(STAGED_TOPIC, DECISIONS_QUEUE) - record.queue_offset
+        age_ms = self._clock.now_ms() - record.stored_at_ms
+        return age_ms >= self._carry_ms or behind > TAIL_MAX
+
     def undelivered_from(self) -> int | None:
-        """Where the oldest row in doubt lies; retention spares it."""
-        return min((group.physical_offset for group in self._groups.values()), default=None)
+        """Where the oldest row in doubt lies, or what stands; retention spares it."""
+        rows = (group.physical_offset for group in self._groups.values())
+        return min((*rows, *self._standing()), default=None)
+
+
+def _keep_ms(sink: str) -> int:
+    return KEEP_JOB_MS if _JOB.fullmatch(sink) else KEEP_MS

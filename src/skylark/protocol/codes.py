@@ -156,6 +156,7 @@ class RequestCode(IntEnum):
     STAGE_ROWS = 810_500
     DECIDE_ROWS = 810_501
     GET_DECISION = 810_502
+    SEAL_ROWS = 810_503
 
 
 class ResponseCode(IntEnum):

@@ -2,13 +2,15 @@
 
     task      asks whether its batch is decided already: then there is nothing to do
               else stages its rows, under sink/batch/task/attempt
-    driver    writes the decision, which attempt of which task counts, at one broker first
-              then has every broker with rows of the batch apply it
+    driver    has every other broker with rows of the batch seal them: they are on its disk now
+              writes the decision, which attempt of which task counts, at one broker
+              then has the others apply it
 
 Spark repeats a micro-batch, with the same number, until its commit has returned. So a driver that
 dies anywhere is followed by one that finds the decision and goes on, or finds none and starts over.
-An attempt has a random name, because task numbers start again with every driver. Two drivers at
-once do not disturb each other: the first decision stands.
+Rows are sealed first because a decision cannot be taken back: from then on none may be missing, not
+after a power cut nor after a weekend. An attempt has a random name, because task numbers start
+again with every driver. Two drivers at once do not disturb each other: the first decision stands.
 
 The broker that keeps decisions is the first by name when the first job asks, and the name servers
 keep its name: while it is away jobs wait for it, rather than ask another, which knows nothing.
@@ -34,6 +36,8 @@ from .offsets import QueueKey
 from .options import WriteOptions
 from .outbox import Letter
 
+A_JOB = "job"  # Stands for the query where none writes; any job may find what another has decided.
+
 
 @dataclass(frozen=True, slots=True)
 class BatchName:
@@ -42,6 +46,7 @@ class BatchName:
     sink: str
     batch: int
     task: int
+    query: str = ""  # Who writes: Spark's id of a query, the same after a restart; or A_JOB.
 
 
 @dataclass
@@ -53,6 +58,7 @@ class Staged(WriterCommitMessage):
     task: int
     attempt: str
     rows: dict[str, int] = field(default_factory=dict)  # Broker → rows there.
+    query: str = ""
 
 
 def name_in_task(sink: str | None, batch: int | None) -> BatchName:
@@ -61,8 +67,9 @@ def name_in_task(sink: str | None, batch: int | None) -> BatchName:
 
     context = TaskContext.get()
     assert context is not None, "rows are written in tasks"
+    query = A_JOB if batch is not None else context.getLocalProperty("sql.streaming.queryId")
     if sink is None:
-        sink = context.getLocalProperty("sql.streaming.queryId")
+        sink = query
     if batch is None:
         text = context.getLocalProperty("streaming.sql.batchId")
         batch = None if text is None else int(text)
@@ -71,7 +78,7 @@ def name_in_task(sink: str | None, batch: int | None) -> BatchName:
             "this Spark does not tell a task its query and micro-batch; set "
             "deliveryGuarantee=at_least_once"
         )
-    return BatchName(sink, batch, context.partitionId())
+    return BatchName(sink, batch, context.partitionId(), query or "")
 
 
 class Stage:
@@ -103,7 +110,7 @@ class Stage:
     def result(self) -> Staged:
         """What the driver has to know."""
         name = self._name
-        return Staged(name.sink, name.batch, name.task, self._attempt, self._rows)
+        return Staged(name.sink, name.batch, name.task, self._attempt, self._rows, name.query)
 
 
 class Decisions:
@@ -116,13 +123,14 @@ class Decisions:
     def find(self, name: BatchName) -> dict[str, Any] | None:
         """The decision about a batch, if there is one."""
         fields = GetDecisionRequest(sink=name.sink).to_fields()
-        try:
-            body = self._cluster.call_broker(
-                self._coordinator, RequestCode.GET_DECISION, fields, b""
-            )
-        except BrokerError as error:
-            raise _explained(error) from error
+        body = self._ask(self._coordinator, RequestCode.GET_DECISION, fields)
         found: dict[str, Any] = json.loads(body)
+        owner = found.get("query", "")
+        if owner and name.query and owner != name.query:
+            raise ConfigError(
+                f"option sinkId: {name.sink} is what {_called(owner)} writes under, and this is "
+                f"{_called(name.query)}. Give it a sinkId of its own, or none"
+            )
         if not found or found["batch"] < name.batch:
             return None
         if found["batch"] > name.batch:
@@ -136,6 +144,7 @@ class Decisions:
     def decide(self, staged: Sequence[Staged]) -> None:
         """Have the rows of a batch appear; returns when they have, everywhere."""
         sink, batch = staged[0].sink, staged[0].batch
+        query = max(one.query for one in staged)  # Who has staged nothing does not say.
         brokers: dict[str, dict[str, list[Any]]] = {}
         for one in staged:
             for broker, rows in one.rows.items():
@@ -152,26 +161,33 @@ class Decisions:
                     f"{sink}; start the query again",
                 )
             own, brokers = found["tasks"], found.get("elsewhere", {})
-        stands = self._decide(self._coordinator, sink, batch, own, brokers)
-        for broker, tasks in sorted(stands.get("elsewhere", {}).items()):
-            self._decide(broker, sink, batch, tasks, {})
+        wanted: dict[str, Any] = {"sink": sink, "batch": batch}
+        if query:
+            wanted["query"] = query
+        if all(one.attempt for one in staged):
+            for broker, tasks in sorted(brokers.items()):
+                body = json.dumps({**wanted, "tasks": tasks}).encode()
+                self._ask(broker, RequestCode.SEAL_ROWS, {}, body)
+        if brokers:
+            wanted["elsewhere"] = brokers
+        stands = self._decide(self._coordinator, {**wanted, "tasks": own})
+        for broker, tasks in sorted(stands.pop("elsewhere", {}).items()):
+            self._decide(broker, {**stands, "tasks": tasks})
 
-    def _decide(
-        self,
-        broker: str,
-        sink: str,
-        batch: int,
-        tasks: dict[str, list[Any]],
-        elsewhere: dict[str, Any],
-    ) -> dict[str, Any]:
-        wanted: dict[str, Any] = {"sink": sink, "batch": batch, "tasks": tasks}
-        if elsewhere:
-            wanted["elsewhere"] = elsewhere
-        body = json.dumps(wanted).encode()
-        found: dict[str, Any] = json.loads(
-            self._cluster.call_broker(broker, RequestCode.DECIDE_ROWS, {}, body)
-        )
+    def _decide(self, broker: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        body = self._ask(broker, RequestCode.DECIDE_ROWS, {}, json.dumps(wanted).encode())
+        found: dict[str, Any] = json.loads(body)
         return found
+
+    def _ask(self, broker: str, code: int, fields: dict[str, str], body: bytes = b"") -> bytes:
+        try:
+            return self._cluster.call_broker(broker, code, fields, body)
+        except BrokerError as error:
+            raise _explained(error) from error
+
+
+def _called(query: str) -> str:
+    return "a job" if query == A_JOB else f"query {query}"
 
 
 def _explained(error: BrokerError) -> BrokerError | ConfigError:

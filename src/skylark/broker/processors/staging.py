@@ -81,17 +81,28 @@ class StagingProcessor:
         """Serve DECIDE_ROWS."""
         self._require_writable()
         decision, end = self._staging.decide(read_decision(request.body))
+        # Nothing is seen of a batch, here or elsewhere, that a power cut might undecide.
+        await self._wait_safe(end, on_disk=True)
+        end = self._store.log.appended
         while True:
             moved = self._staging.apply_some(decision)
             if moved is None:
                 break
-            end = max(end, moved)
+            end = moved
             await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
-        await self._wait_safe(end or self._store.log.appended)
+        await self._wait_safe(end)
         return Response(body=json.dumps(decision.to_json()).encode())
+
+    async def seal(self, request: Request[None], peer: Peer) -> Response:
+        """Serve SEAL_ROWS."""
+        self._require_writable()
+        end = self._staging.seal(read_decision(request.body))
+        await self._wait_safe(end, on_disk=True)
+        return Response()
 
     def decision(self, request: Request[GetDecisionRequest], peer: Peer) -> Response:
         """Serve GET_DECISION."""
+        self._require_writable()  # Others know nothing, and that is no answer.
         found = self._staging.decision(request.header.sink)
         value = {} if found is None else {**found.to_json(), "done": found.is_done}
         return Response(body=json.dumps(value).encode())
@@ -105,11 +116,11 @@ class StagingProcessor:
         if refusal is not None:
             raise BrokerError(*refusal)
 
-    async def _wait_safe(self, end: int) -> None:
-        if self._durability.is_safe(end):
+    async def _wait_safe(self, end: int, *, on_disk: bool = False) -> None:
+        if self._durability.is_safe(end, on_disk=on_disk):
             return
         done: asyncio.Future[PutStatus | None] = asyncio.get_running_loop().create_future()
-        cancel = self._durability.when_safe(end, 1, done.set_result)
+        cancel = self._durability.when_safe(end, 1, done.set_result, on_disk=on_disk)
         try:
             status = await done
         except asyncio.CancelledError:

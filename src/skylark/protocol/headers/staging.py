@@ -2,8 +2,10 @@
 
 request        body                                     answer
 STAGE_ROWS     a batch, as SEND_BATCH_MESSAGE has it    once the rows are as safe as any send
-DECIDE_ROWS    JSON: sink, batch, tasks (broker/        the decision that stands, as JSON, once all
-               staging.py)                              rows that count are in their topics
+SEAL_ROWS      JSON: sink, batch, tasks (broker/        once these rows are on the disk, and do not
+               staging.py)                              expire: another broker will decide
+DECIDE_ROWS    the same, and what is elsewhere          the decision that stands, as JSON, once all
+                                                        rows that count are in their topics
 GET_DECISION                                            the last decision of a sink; {} if none
 """
 

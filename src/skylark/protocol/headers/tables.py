@@ -129,6 +129,7 @@ REQUEST_HEADERS: Mapping[_Code, type[Header] | None] = MappingProxyType(
         _Code.STAGE_ROWS: StageRowsRequest,
         _Code.DECIDE_ROWS: None,
         _Code.GET_DECISION: GetDecisionRequest,
+        _Code.SEAL_ROWS: None,
         _Code.SEND_MESSAGE: SendMessageRequest,
         _Code.PULL_MESSAGE: PullMessageRequest,
         _Code.QUERY_MESSAGE: QueryMessageRequest,
