@@ -17,17 +17,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from test_staged_rows import World
+from test_staged_rows import HOUR_MS, World, messages
 
 from skylark.broker.staging import GroupKey, read_decision
-from skylark.errors import BrokerError, TransportError
+from skylark.errors import BrokerError, ConfigError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo
 from skylark.protocol.bodies import ClusterInfoBody
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
 from skylark.spark.cluster import Cluster
 from skylark.spark.options import Access
-from skylark.spark.transactions import BatchName, Decisions, Staged
+from skylark.spark.transactions import A_JOB, BatchName, Decisions, Staged
 from skylark.store import FlushDiskType
 
 SINK = "sink"
@@ -43,17 +43,17 @@ class DriverDied(Exception):
 class Servers:
     """A name server and two brokers, which die by chance."""
 
-    def __init__(self, seed: int, deaths: float) -> None:
+    def __init__(
+        self, seed: int, deaths: float, mode: FlushDiskType = FlushDiskType.SYNC_FLUSH
+    ) -> None:
         self.rng = random.Random(seed)
         self.deaths = deaths
-        self.brokers = {
-            # With power cuts: nothing is acknowledged that is not on the disk.
-            name: World(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-            for name in ADDRESSES
-        }
+        self.mode = mode
+        self.brokers = {name: World(flush_disk_type=mode) for name in ADDRESSES}
         self.away: dict[str, int] = {}  # Name → after how many more requests it is back.
         self.settings: dict[str, str] = {}
         self.kills: Counter[str] = Counter()
+        self.falls_after: tuple[str, int] | None = None  # Who is gone after it has answered what.
 
     def chance(self) -> None:
         """Somebody may die here, and somebody may come back."""
@@ -75,6 +75,19 @@ class Servers:
         else:
             broker.cut_power(self.rng)
         self.away[name] = self.rng.randrange(12)
+        if self.rng.random() < 0.5:
+            self.finish(broker)
+
+    @staticmethod
+    def finish(broker: World) -> None:
+        """What a broker does after a start; it may come to that, or die before."""
+        for decision in list(broker.service._decisions.values()):
+            broker.apply(decision)
+
+    def answers(self, broker: World) -> None:
+        """Before a broker answers, rows are as safe as its flushDiskType says."""
+        if self.mode is FlushDiskType.SYNC_FLUSH:
+            broker.flush()
 
     def ask(self, address: str, code: int, fields: dict[str, str], body: bytes) -> Command:
         self.chance()
@@ -103,6 +116,8 @@ class Servers:
             return found
         (name,) = [name for name, at in ADDRESSES.items() if at == address]
         found.body = json.dumps(self._asked_broker(name, code, fields, body)).encode()
+        if self.falls_after == (name, code):
+            self.away[name] = TRIES_MAX
         return found
 
     def _asked_broker(self, name: str, code: int, fields: dict[str, str], body: bytes) -> Any:
@@ -110,12 +125,18 @@ class Servers:
         if code == RequestCode.GET_DECISION:
             known = broker.service.decision(fields["sink"])
             return {} if known is None else known.to_json()
+        if code == RequestCode.SEAL_ROWS:
+            broker.service.seal(read_decision(body))
+            broker.flush()
+            return {}
+        assert code == RequestCode.DECIDE_ROWS
         decision, _ = broker.service.decide(read_decision(body))
+        broker.flush()  # In any mode; test_staging.py has that.
         while broker.service.apply_some(decision) is not None:
             if self.rng.random() < self.deaths:
                 self.kill(name)
                 raise TransportError(ADDRESSES[name], "it died while it applied a decision")
-        broker.flush()
+        self.answers(broker)
         return decision.to_json()
 
     def reach(self, name: str) -> World:
@@ -125,7 +146,9 @@ class Servers:
         return self.brokers[name]
 
     def visible(self) -> Counter[bytes]:
-        """All rows that anybody can read."""
+        """All rows that anybody can read, once brokers have finished what they know of."""
+        for broker in self.brokers.values():
+            self.finish(broker)
         return Counter(body for broker in self.brokers.values() for body, _ in broker.visible())
 
 
@@ -167,7 +190,7 @@ def stage(servers: Servers, name: BatchName, bodies: list[bytes]) -> Staged:
         part = bodies[at : at + 2]
         for _ in range(servers.rng.choice((1, 1, 2))):  # Asked again where the answer was lost.
             servers.reach(broker).stage(key, rows.get(broker, 0), part)
-            servers.reach(broker).flush()
+            servers.answers(servers.reach(broker))
         rows[broker] = rows.get(broker, 0) + len(part)
     return Staged(name.sink, name.batch, name.task, attempt, rows)
 
@@ -188,9 +211,9 @@ def run_batch(servers: Servers, batch: int, tasks: list[list[bytes]]) -> None:
     raise AssertionError(f"batch {batch} does not come to an end")
 
 
-def run(seed: int) -> Counter[str]:
+def run(seed: int, mode: FlushDiskType = FlushDiskType.SYNC_FLUSH) -> Counter[str]:
     """A sink's batches one after the other, each judged; who was killed how often."""
-    servers = Servers(seed, deaths=0.03)
+    servers = Servers(seed, 0.03, mode)
     wanted: Counter[bytes] = Counter()
     for batch in range(25):
         tasks = [
@@ -206,11 +229,112 @@ def run(seed: int) -> Counter[str]:
     return servers.kills
 
 
+@pytest.mark.parametrize("mode", FlushDiskType)
 @pytest.mark.parametrize("seed", range(12))
-def test_rows_of_all_batches_are_there_once_whoever_dies(seed: int) -> None:
-    kills = run(seed)
+def test_rows_of_all_batches_are_there_once_whoever_dies(seed: int, mode: FlushDiskType) -> None:
+    kills = run(seed, mode)
     assert kills["driver"] > 20
     assert kills["broker"] > 20
+
+
+def test_without_seals_a_power_cut_parts_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsealed(self: Decisions, broker: str, code: int, *rest: Any) -> bytes:
+        return b"" if code == RequestCode.SEAL_ROWS else ask(self, broker, code, *rest)
+
+    def run_all() -> None:
+        for seed in range(12):
+            run(seed, FlushDiskType.ASYNC_FLUSH)
+
+    ask = Decisions._ask
+    monkeypatch.setattr(Decisions, "_ask", unsealed)
+    with pytest.raises(AssertionError, match=r"batch \d+"):
+        run_all()
+
+
+def staged_at_both(mode: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> tuple[Servers, Staged]:
+    """A batch of three rows at each of two brokers, not flushed."""
+    servers = Servers(1, 0.0, mode)
+    servers.settings["decisions"] = "a"
+    for name, broker in servers.brokers.items():
+        broker.service.stage(
+            GroupKey(SINK, 0, 0, "x"), 0, messages([f"{name}{n}".encode() for n in range(3)])
+        )
+    return servers, Staged(SINK, 0, 0, "x", {"a": 3, "b": 3}, "query")
+
+
+ALL = sorted(f"{name}{n}".encode() for name in "ab" for n in range(3))
+
+
+def lose(broker: World) -> None:
+    """A power cut that takes all that is not on the disk."""
+    disk = broker.files
+    for seed in range(200):
+        broker.files = disk.crash(random.Random(seed))
+        broker.open()
+        if not len(broker.service) and broker.service.decision(SINK) is None:
+            return
+    raise AssertionError("nothing was lost")
+
+
+def test_rows_that_a_power_cut_has_taken_are_missed_before_anything_is_decided() -> None:
+    servers, staged = staged_at_both()
+    lose(servers.brokers["b"])
+    with pytest.raises(BrokerError, match="must be tried again"):
+        Decisions(PlayedCluster(servers)).decide([staged])
+    assert not servers.visible()
+    run_batch(servers, 0, [ALL])
+    assert servers.visible() == Counter(ALL)
+
+
+def test_a_batch_that_is_there_stays_whichever_broker_loses_power() -> None:
+    for name in ADDRESSES:
+        servers, staged = staged_at_both()
+        Decisions(PlayedCluster(servers)).decide([staged])  # And the driver dies.
+        with pytest.raises(AssertionError, match="nothing was lost"):
+            lose(servers.brokers[name])
+        run_batch(servers, 0, [ALL])
+        assert servers.visible() == Counter(ALL)
+
+
+def test_a_broker_that_is_down_over_the_weekend_shows_its_rows_afterwards() -> None:
+    """And over two weeks, in which rows in doubt would expire."""
+    for hours in (30, 300):
+        servers, staged = staged_at_both()
+        servers.falls_after = "b", RequestCode.SEAL_ROWS
+        with pytest.raises(TransportError):
+            Decisions(PlayedCluster(servers)).decide([staged])
+        assert servers.brokers["a"].service.decision(SINK) is not None
+        servers.away.clear()
+        for broker in servers.brokers.values():
+            broker.clock.advance_ms(hours * HOUR_MS)
+            broker.service.carry_on()
+            broker.service.forget_expired()
+        servers.brokers["a"].kill()
+        run_batch(servers, 0, [[b"not used: it is decided"]])
+        assert servers.visible() == Counter(ALL)
+
+
+def test_a_second_query_under_one_sink_id_is_refused() -> None:
+    servers, staged = staged_at_both()
+    decisions = Decisions(PlayedCluster(servers))
+    decisions.decide([staged])
+    assert decisions.find(BatchName(SINK, 0, 0, "query")) is not None
+    assert decisions.find(BatchName(SINK, 1, 0, "query")) is None
+    for batch in (0, 1):
+        with pytest.raises(ConfigError, match="option sinkId: sink is what query query writes"):
+            decisions.find(BatchName(SINK, batch, 0, "other"))
+    late = Staged(SINK, 0, 0, "y", {}, "other")
+    with pytest.raises(BrokerError, match="sinkId"):
+        decisions.decide([late])
+
+
+def test_a_job_that_is_run_again_under_its_sink_id_finds_its_decision() -> None:
+    servers, _ = staged_at_both()
+    decisions = Decisions(PlayedCluster(servers))
+    decisions.decide([Staged("daily", 0, 0, "x", {}, A_JOB)])
+    assert decisions.find(BatchName("daily", 0, 0, A_JOB)) is not None
+    with pytest.raises(ConfigError, match="is what a job writes under"):
+        decisions.find(BatchName("daily", 0, 0, "query"))
 
 
 def test_asking_whoever_is_first_among_those_registered_is_not_enough(
