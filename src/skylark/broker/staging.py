@@ -59,9 +59,10 @@ TASKS_MAX: Final = 100_000
 TAIL_MAX: Final = 50_000  # Records that a start has to read at most, to know what is decided.
 SLICE_RECORDS: Final = 1_000  # Read between two turns of the loop.
 _HOUR_MS: Final = 3_600_000
-KEEP_MS: Final = 30 * 24 * _HOUR_MS  # After which a sink that nobody uses is forgotten.
-KEEP_JOB_MS: Final = 24 * _HOUR_MS  # A job with a name by chance is never run again.
-_CARRY_MS: Final = 24 * _HOUR_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+KEEP_MS: Final = 30 * _DAY_MS  # After which a sink that nobody uses is forgotten.
+KEEP_JOB_MS: Final = _DAY_MS  # A job with a name by chance is never run again.
+_CARRY_MS: Final = _DAY_MS
 _TIDY_MS: Final = 60_000
 _TOO_LARGE: Final = (PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.MESSAGE_ILLEGAL)
 _MARK: Final = b"\x02STAGE\x01"  # What a staged row's own properties end with.
@@ -745,7 +746,9 @@ class StagingService:
         for sink, one in known:
             if isinstance(one, Decision) and not one.is_done:
                 continue
-            if now_ms - one.since_ms > _keep_ms(sink):
+            # A seal is older than the decision about it, and must not go before.
+            keep_ms = _keep_ms(sink) + (_DAY_MS if isinstance(one, Seal) else 0)
+            if now_ms - one.since_ms > keep_ms:
                 self._forget(sink, one)
             elif count < CHUNK_ROWS and self._is_old(one.record):
                 try:

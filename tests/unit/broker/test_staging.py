@@ -1,0 +1,194 @@
+"""What a broker answers to jobs that stage rows and decide about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from broker_world import BrokerWorld, Client, records
+from fake_raft import RaftWorld
+from fake_raft import raft as raft
+
+from skylark.broker import staging
+from skylark.broker.staging import Decision, StagingService
+from skylark.model.topic import STAGED_TOPIC
+from skylark.protocol.batch import BatchEntry, encode_batch
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import Command
+from skylark.protocol.headers import GetDecisionRequest, StageRowsRequest
+from skylark.store import PutMessage, PutResult, PutStatus
+
+ROWS = [b"one", b"two", b"six"]
+
+
+@pytest.fixture
+def world() -> Iterator[BrokerWorld]:
+    made = BrokerWorld()
+    yield made
+    made.loop.close()
+
+
+async def stage(
+    client: Client, bodies: list[bytes], *, batch: int = 0, properties: bytes = b""
+) -> Command:
+    header = StageRowsRequest(
+        stage=f"sink/{batch}/0/a",
+        first_row=0,
+        producer_group="g",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        born_timestamp=1,
+    )
+    entries = encode_batch([BatchEntry(body, properties) for body in bodies])
+    return await client.call(RequestCode.STAGE_ROWS, header.to_fields(), entries)
+
+
+def asked(batch: int = 0, rows: int = 3, **more: Any) -> bytes:
+    return json.dumps(
+        {"sink": "sink", "batch": batch, "tasks": {"0": ["a", rows]}, **more}
+    ).encode()
+
+
+async def ask_decision(client: Client) -> Command:
+    return await client.call(RequestCode.GET_DECISION, GetDecisionRequest(sink="sink").to_fields())
+
+
+def test_sealed_rows_are_on_the_disk_when_the_answer_comes(world: BrokerWorld) -> None:
+    async def main() -> None:
+        async with world.running(flush_disk_type="ASYNC_FLUSH"), world.connected() as client:
+            store = world.parts.store
+            assert (await stage(client, ROWS)).code == ResponseCode.SUCCESS
+            assert not store.is_flushed(store.log.appended)
+            answer = await client.call(RequestCode.SEAL_ROWS, body=asked())
+            assert answer.code == ResponseCode.SUCCESS
+            assert store.is_flushed(store.log.appended)
+            missing = await client.call(RequestCode.SEAL_ROWS, body=asked(rows=4))
+            assert missing.code == ResponseCode.TRANSACTION_FAILED
+
+    world.run(main)
+
+
+def test_a_decision_is_on_the_disk_before_anybody_sees_a_row(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[bool] = []
+    apply_some = StagingService.apply_some
+
+    def applied(service: StagingService, decision: Decision) -> int | None:
+        assert decision.record is not None
+        flushed.append(world.parts.store.is_flushed(decision.record.end))
+        return apply_some(service, decision)
+
+    monkeypatch.setattr(StagingService, "apply_some", applied)
+
+    async def main() -> None:
+        async with world.running(flush_disk_type="ASYNC_FLUSH"), world.connected() as client:
+            await stage(client, ROWS)
+            answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(query="q"))
+            assert answer.code == ResponseCode.SUCCESS
+            assert json.loads(answer.body)["query"] == "q"
+            assert [m.body for m in records(await client.pull("T"))] == ROWS
+            assert flushed
+            assert all(flushed)
+            found = json.loads((await ask_decision(client)).body)
+            assert (found["batch"], found["done"], found["query"]) == (0, True, "q")
+
+    world.run(main)
+
+
+def test_rows_whose_properties_leave_no_room_are_refused_at_once(world: BrokerWorld) -> None:
+    async def main() -> None:
+        changes = {"max_message_size": 1 << 20, "mapped_file_size_commit_log": 1 << 20}
+        async with world.running(**changes), world.connected() as client:
+            answer = await stage(client, [b"x"], properties=b"k\x01" + b"v" * (32_767 - 40))
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "bytes more" in (answer.remark or "")
+            assert (await stage(client, [b"x"])).code == ResponseCode.SUCCESS
+
+    world.run(main)
+
+
+def test_a_broker_without_room_to_write_decisions_again_goes_on(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_CARRY_MS", 1)
+    refused = 0
+
+    def full(given: list[PutMessage]) -> list[PutResult]:
+        nonlocal refused
+        refused += 1
+        return [PutResult(PutStatus.CREATE_MAPEDFILE_FAILED) for _ in given]
+
+    async def main() -> None:
+        async with world.running() as broker, world.connected() as client:
+            await client.call(
+                RequestCode.DECIDE_ROWS,
+                body=json.dumps({"sink": "s", "batch": 0, "tasks": {}}).encode(),
+            )
+            store = world.parts.store
+            before = store.max_offset(STAGED_TOPIC, 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "put", full)
+                await world.clock.sleep_ms(200_000)
+            assert refused
+            assert not broker.has_failed
+            await world.clock.sleep_ms(100_000)
+            assert store.max_offset(STAGED_TOPIC, 1) > before
+
+    world.run(main)
+
+
+def test_a_follower_does_not_say_that_nothing_was_decided(raft: RaftWorld) -> None:
+    async def main() -> None:
+        async with raft.member() as group, raft.connected() as client:
+            await raft.leading()
+            await stage(client, ROWS)
+            await client.call(RequestCode.DECIDE_ROWS, body=asked())
+            group.lose("n1")
+            answer = await ask_decision(client)
+            assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            await raft.leading()
+            assert json.loads((await ask_decision(client)).body)["batch"] == 0
+
+    raft.run(main)
+
+
+def test_a_new_leader_finds_what_is_staged_in_slices(
+    raft: RaftWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that does not answer for as long as an election takes is none."""
+    monkeypatch.setattr(staging, "SLICE_RECORDS", 10)
+    slices = 0
+    loading = StagingService.loading
+
+    def counted(service: StagingService) -> Iterator[None]:
+        nonlocal slices
+        for _ in loading(service):
+            slices += 1
+            if slices == 3:
+                raft.group.lose("n1")  # In the middle of it.
+            yield
+            assert not raft.parts.raft.is_serving  # type: ignore[union-attr]
+
+    async def main() -> None:
+        async with raft.member() as group, raft.connected() as client:
+            await raft.leading()
+            await stage(client, ROWS * 33)
+            group.lose("n1")
+            await raft.clock.sleep_ms(10)
+            monkeypatch.setattr(StagingService, "loading", counted)
+            group.lead()
+            await raft.clock.sleep_ms(100)
+            assert slices == 3
+            assert not len(raft.parts.staging)
+            assert raft.parts.identity.broker_id == 1
+            await raft.leading()
+            assert slices == 12
+            answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(rows=99))
+            assert answer.code == ResponseCode.SUCCESS
+
+    raft.run(main)
