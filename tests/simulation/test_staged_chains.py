@@ -75,14 +75,13 @@ class Servers:
         else:
             broker.cut_power(self.rng)
         self.away[name] = self.rng.randrange(12)
-        if self.rng.random() < 0.5:
-            self.finish(broker)
 
     @staticmethod
     def finish(broker: World) -> None:
-        """What a broker does after a start; it may come to that, or die before."""
+        """What a broker does after a start, or a minute later; it may die before."""
         for decision in list(broker.service._decisions.values()):
-            broker.apply(decision)
+            if broker.service.is_due(decision):
+                broker.apply(decision)
 
     def answers(self, broker: World) -> None:
         """Before a broker answers, rows are as safe as its flushDiskType says."""
@@ -207,7 +206,8 @@ def run_batch(servers: Servers, batch: int, tasks: list[list[bytes]]) -> None:
             servers.chance()  # Before Spark has noted it.
             return
         except (DriverDied, TransportError, BrokerError):
-            continue
+            for name in set(ADDRESSES) - set(servers.away):
+                servers.finish(servers.brokers[name])
     raise AssertionError(f"batch {batch} does not come to an end")
 
 
@@ -235,6 +235,45 @@ def test_rows_of_all_batches_are_there_once_whoever_dies(seed: int, mode: FlushD
     kills = run(seed, mode)
     assert kills["driver"] > 20
     assert kills["broker"] > 20
+
+
+class Planned(Servers):
+    """One death at a given step, and another one some steps later."""
+
+    def __init__(self, deaths: dict[int, str], seed: int, mode: FlushDiskType) -> None:
+        super().__init__(seed, 0.0, mode)
+        self.planned = deaths
+        self.step = 0
+
+    def chance(self) -> None:
+        super().chance()
+        self.step += 1
+        victim = self.planned.get(self.step)
+        if victim == "driver":
+            self.kills[victim] += 1
+            raise DriverDied
+        if victim is not None:
+            self.kill(victim)
+            self.away[victim] = 3
+
+
+@pytest.mark.parametrize("mode", FlushDiskType)
+def test_a_batch_over_two_brokers_is_there_once_whoever_dies_at_which_step(
+    mode: FlushDiskType,
+) -> None:
+    kills: Counter[str] = Counter()
+    for first in range(1, 60):
+        for number, victim in enumerate(("driver", "a", "b") * 3):
+            rng = random.Random(first * 10 + number)
+            other = rng.choice(("driver", "a", "b"))
+            servers = Planned({first: victim, first + rng.randrange(1, 25): other}, first, mode)
+            for batch in range(2):
+                bodies = [b"%d-%d" % (batch, row) for row in range(8)]
+                run_batch(servers, batch, [bodies[:5], bodies[5:]])
+            kills += servers.kills
+            wanted = Counter(b"%d-%d" % (batch, row) for batch in range(2) for row in range(8))
+            assert servers.visible() == wanted, (first, victim, other)
+    assert min(kills["driver"], kills["broker"]) > 200
 
 
 def test_without_seals_a_power_cut_parts_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,6 +358,22 @@ def test_rows_that_are_sealed_wait_for_a_decision_as_long_as_that_is_known() -> 
     assert not world.service._seals
 
 
+def test_a_seal_is_found_behind_whatever_others_have_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "TAIL_MAX", 40)
+    world = World()
+    world.service.stage(GroupKey("sealed", 0, 0, "a"), 0, messages([b"sealed"]))
+    world.service.seal(Decision("sealed", 0, {0: ("a", 1)}))
+    for carries in (False, True):
+        run_batches(world, 30)
+        if carries:
+            world.service.carry_on()
+        world.kill()
+        world.clock.advance_ms(200 * HOUR_MS)
+        assert world.service.forget_expired() == 0
+
+
 def test_what_is_sealed_and_never_decided_is_forgotten_after_a_month() -> None:
     world = World()
     world.stage(key(), 0, rows(0, 0))

@@ -688,20 +688,29 @@ class StagingService:
         )
 
     async def run(self) -> None:
-        """Finish what was decided before a restart; then forget what has expired, for ever."""
-        for decision in list(self._decisions.values()):
-            try:
-                while self.apply_some(decision) is not None:
-                    await self._clock.sleep_ms(0)
-            except (BrokerError, StoreError) as error:
-                # Whoever decided it will ask again; until then nothing of the rest is seen.
-                logger.error("batch %d of sink %s: %s", decision.batch, decision.sink, error)
+        """Finish what is decided and nobody asks for; forget what has expired; for ever."""
         while True:
             if not self._store.is_replica and self._store.is_writable:
+                await self._finish()
                 self.forget_expired()
                 while self.carry_on():
                     await self._clock.sleep_ms(0)
             await self._clock.sleep_ms(_TIDY_MS)
+
+    async def _finish(self) -> None:
+        """Apply what was decided before a restart; its driver may have heard that it is there."""
+        for decision in list(self._decisions.values()):
+            try:
+                while self.is_due(decision) and self.apply_some(decision) is not None:
+                    await self._clock.sleep_ms(0)
+            except (BrokerError, StoreError) as error:
+                # Tried again; until then nothing of the rest is seen.
+                logger.error("batch %d of sink %s: %s", decision.batch, decision.sink, error)
+
+    def is_due(self, decision: Decision) -> bool:
+        """Whether a decision is to be applied, also if its driver does not ask."""
+        record = decision.record
+        return not decision.is_done and record is not None and self._store.is_flushed(record.end)
 
     # Forgetting.
 

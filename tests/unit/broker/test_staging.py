@@ -100,6 +100,26 @@ def test_a_decision_is_on_the_disk_before_anybody_sees_a_row(
     world.run(main)
 
 
+def test_what_is_decided_is_applied_though_nobody_asks_again(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            await stage(client, ROWS)
+            with monkeypatch.context() as patch:
+                full = PutResult(PutStatus.CREATE_MAPEDFILE_FAILED)
+                patch.setattr(world.parts.store, "put_group", lambda given: [full for _ in given])
+                answer = await client.call(RequestCode.DECIDE_ROWS, body=asked())
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await world.clock.sleep_ms(61_000)
+            assert [m.body for m in records(await client.pull("T"))] == ROWS
+            await stage(client, ROWS, batch=1)
+            answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(1))
+            assert answer.code == ResponseCode.SUCCESS
+
+    world.run(main)
+
+
 def test_rows_whose_properties_leave_no_room_are_refused_at_once(world: BrokerWorld) -> None:
     async def main() -> None:
         changes = {"max_message_size": 1 << 20, "mapped_file_size_commit_log": 1 << 20}
