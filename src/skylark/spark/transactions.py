@@ -194,7 +194,7 @@ def _explained(error: BrokerError) -> BrokerError | ConfigError:
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return ConfigError(
             "deliveryGuarantee=exactly_once is not possible with these brokers, which cannot keep "
-            "and seal rows until they are decided: upgrade them to this version of SkylarkMQ, or set "
+            "and seal rows until they are decided: upgrade them to this SkylarkMQ, or set "
             "at_least_once"
         )
     return error
