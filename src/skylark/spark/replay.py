@@ -190,7 +190,7 @@ def choose(spark: SparkSession, selection: Selection, folder: Path) -> Chosen:
     shutil.rmtree(chosen, ignore_errors=True)  # Of a try that was not finished.
     _write_copies(spark, selection, chosen)
     found = Chosen(_in_order(chosen))
-    sync_tree(chosen)  # A plan that is on the disk has its files there.
+    sync_tree(chosen, folder)  # A plan that is on the disk has its files there.
     draft = plan.with_suffix(".draft")
     with draft.open("w", encoding="utf-8") as file:
         json.dump({"rows": found.rows, "selection": selection.to_dict()}, file)

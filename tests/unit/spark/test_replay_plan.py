@@ -78,7 +78,9 @@ def test_files_beyond_a_thousand_of_one_partition_stay_in_order(tmp_path):
 
 def test_what_was_chosen_is_on_the_disk_before_its_plan(tmp_path, monkeypatch):
     steps = []
-    monkeypatch.setattr(replay, "sync_tree", lambda path: steps.append(f"files of {path.name}"))
+    monkeypatch.setattr(
+        replay, "sync_tree", lambda folder, _: steps.append(f"files of {folder.name}")
+    )
     monkeypatch.setattr(replay.os, "fsync", lambda _: steps.append("plan"))
     monkeypatch.setattr(replay, "sync", lambda path: steps.append(f"names in {path.name}"))
     monkeypatch.setattr(replay, "_in_order", lambda folder: (3,))
