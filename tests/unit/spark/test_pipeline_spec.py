@@ -165,6 +165,41 @@ def test_two_sources_of_one_topic_cannot_commit_under_one_group():
     assert len(parsed(other).sources) == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("filter: Paid", "filter in a step, such as: select"),
+        ("filterType: SQL92", "filter in a step"),
+        ("startingOffsets: earliest", "narrow it in a step"),
+        ("startingTimestamp: 5", "narrow it in a step"),
+        ("schema: body binary", "choose them in a step"),
+        ("bodyFormat: text", "read the body in a step"),
+        ("pullBytes: 1m", "leave pullBytes out"),
+        ("readFrom: auto", "leave readFrom out"),
+        ("failOnDataLoss: false", "leave failOnDataLoss out"),
+        ("topicsPattern: A", "leave topicsPattern out"),
+        ("stream: false\n    group: g", "with stream: false leave it out"),
+        ("stream: false\n    maxMessagesPerTrigger: 5", "with stream: false leave it out"),
+        ("stream: false\n    accessKey: a", "set SKYLARK_ACCESS_KEY and SKYLARK_SECRET_KEY"),
+    ],
+)
+def test_what_an_archive_cannot_follow_in_all_its_rows_is_refused(option, words):
+    said = refusal(changed("topic: OldTopic", f"topic: OldTopic\n    {option}"))
+    key = option.splitlines()[-1].partition(":")[0].strip()
+    assert said.startswith(f"a.yaml:{16 + option.count(chr(10))}: sources.past.{key}: "), said
+    assert words in said
+
+
+def test_an_archive_as_a_stream_takes_limits_and_access():
+    given = ("group: g2", "maxMessagesPerTrigger: 5", "maxBytesPerTrigger: 1m", "accessKey: a",
+             "secretKey: b", "retryMs: 5", "watermark: store_time 1 hour")  # fmt: skip
+    lines = "".join(f"\n    {one}" for one in given)
+    one_sink = WHOLE[: WHOLE.index("  files:")]
+    past = parsed(one_sink.replace("topic: OldTopic", f"topic: OldTopic{lines}")).sources[2]
+    assert past.options["maxBytesPerTrigger"] == "1m"
+    assert past.options["accessKey"] == "a"
+
+
 def test_a_program_says_the_same_as_a_file(tmp_path):
     pipeline = Pipeline("small", checkpoint="state", folder="/pipelines")
     pipeline.source("orders", topic="OrderTopic")

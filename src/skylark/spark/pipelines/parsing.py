@@ -24,6 +24,14 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# What an archive can follow in archived rows as well as in live ones.
+_OF_ARCHIVES = frozenset({"archive", "topic", "namesrv", "stream", "watermark"})
+_OF_ARCHIVE_STREAMS = frozenset(
+    {
+        "group", "maxMessagesPerTrigger", "maxBytesPerTrigger", "accessKey", "secretKey",
+        "timeoutMs", "retryMs",
+    }
+)  # fmt: skip
 
 
 def parse(
@@ -151,13 +159,13 @@ class _SpecReader:
         is_stream = keys["stream"].flag() if "stream" in keys else True
         options = {"namesrv": self._namesrv}
         options |= {key: one.text() for key, one in keys.items() if key in READ_OPTIONS}
+        root = self.path(keys["archive"]) if "archive" in keys else None
+        if root is not None:
+            _check_archive(keys, node, is_stream=is_stream)
         try:
             read_options(options, is_stream=is_stream, environment=self._environment)
         except (ConfigError, InvalidName, InvalidExpression) as error:
             _culprit(keys, str(error), node).refuse(str(error))
-        root = self.path(keys["archive"]) if "archive" in keys else None
-        if root is not None:
-            self._check_archive(keys, node)
         return Source(
             name,
             node.place,
@@ -168,19 +176,6 @@ class _SpecReader:
             is_stream=is_stream,
             watermark=_watermark(keys),
         )
-
-    def _check_archive(self, keys: Mapping[str, Node], node: Node) -> None:
-        for key in (
-            "startingOffsets",
-            "startingTimestamp",
-            "topicsPattern",
-            "schema",
-            "bodyFormat",
-        ):
-            if key in keys:
-                keys[key].place.refuse("an archive is read whole, from its first message on")
-        if "topic" not in keys or len(keys["topic"].texts()) != 1:
-            node.place.refuse("an archive is read one topic at a time: add topic: OrderTopic")
 
     def step(self, name: str, node: Node, names: dict[str, Place]) -> Step:
         """One step."""
@@ -253,6 +248,37 @@ class _SpecReader:
         if sink.mode != "append":
             keys["mode"].place.refuse("a topic can only be appended to")
         return replace(sink, format="skylark", options=options)
+
+
+def _check_archive(keys: Mapping[str, Node], node: Node, *, is_stream: bool) -> None:
+    """Refuse options that only live rows would follow, or nobody."""
+    if "topic" not in keys or len(keys["topic"].texts()) != 1:
+        node.place.refuse("an archive is read one topic at a time: add topic: OrderTopic")
+    for key in keys:
+        place = keys[key].place
+        if key in _OF_ARCHIVES:
+            continue
+        if key in ("accessKey", "secretKey") and not is_stream:
+            place.refuse(
+                "an archive that is read as a table takes the account from the environment: set "
+                "SKYLARK_ACCESS_KEY and SKYLARK_SECRET_KEY"
+            )
+        if key not in _OF_ARCHIVE_STREAMS:
+            place.refuse(f"an archive is read whole, with all its columns; {_instead(key)}")
+        if not is_stream:
+            place.refuse("this is for streams; with stream: false leave it out")
+
+
+def _instead(key: str) -> str:
+    if key in ("filter", "filterType"):
+        return "filter in a step, such as: select * from orders where tag = 'Paid'"
+    if key.startswith(("starting", "ending")):
+        return "narrow it in a step, such as: select * from orders where store_time >= '2026-11-01'"
+    if key.startswith("body"):
+        return "read the body in a step, such as: select from_json(cast(body as string), 'id long')"
+    if key == "schema":
+        return "choose them in a step, such as: select body, keys from orders"
+    return f"leave {key} out"
 
 
 def _options(keys: Mapping[str, Node]) -> dict[str, str]:
