@@ -81,12 +81,36 @@ def test_a_lock_file_that_was_torn_is_taken(tmp_path):
 
 
 def test_a_checkpoint_belongs_to_one_pipeline_and_its_topics(tmp_path, directory):
-    Checkpoint.take(spec_of(tmp_path), directory).release()
+    checkpoint = Checkpoint.take(spec_of(tmp_path), directory)
+    checkpoint.claim(spec_of(tmp_path))
+    checkpoint.release()
     with pytest.raises(ConfigError, match="belongs to the pipeline orders; give others a folder"):
         Checkpoint.take(spec_of(tmp_path, "others"), directory)
     with pytest.raises(ConfigError, match="so far with topic T, which the pipeline does not read"):
         Checkpoint.take(spec_of(tmp_path, topic="U"), directory)
     Checkpoint.take(spec_of(tmp_path, topic="T,U"), directory).release()
+
+
+def test_a_start_that_is_refused_leaves_a_checkpoint_to_whoever_comes_next(tmp_path, directory):
+    wrong = Checkpoint.take(spec_of(tmp_path, topic="NoSuchTopic"), directory)
+    (wrong.folder / "orders.history.json").write_text("{}")  # As a snapshot of an archive leaves.
+    wrong.release()
+    checkpoint = Checkpoint.take(spec_of(tmp_path), directory)
+    assert not (checkpoint.folder / "orders.history.json").exists()
+    checkpoint.claim(spec_of(tmp_path))
+    (checkpoint.folder / "orders.history.json").write_text("{}")
+    checkpoint.release()
+    Checkpoint.take(spec_of(tmp_path), directory).release()
+    assert (checkpoint.folder / "orders.history.json").exists()
+
+
+def test_a_checkpoint_that_is_no_folder_is_said_with_its_line(tmp_path, directory):
+    (tmp_path / "state").write_text("")
+    with pytest.raises(ConfigError, match=r"test_pipeline_runs\.py:\d+: checkpoint: .*is a file"):
+        Checkpoint.take(spec_of(tmp_path), directory)
+    beyond = replace(spec_of(tmp_path), checkpoint="/proc/nope")
+    with pytest.raises(ConfigError, match=r"checkpoint: /proc/nope cannot be used: No such file"):
+        Checkpoint.take(beyond, directory)
 
 
 def test_a_checkpoint_elsewhere_has_its_notes_here(tmp_path, directory):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,22 @@ class Checkpoint:
         """Hold the folder; raises ConfigError where it is held, or is another pipeline's."""
         folder = notes_folder(spec, directory)
         check_owner(spec, folder)
-        lock = Lock.take(folder / "pipeline.lock", f"checkpoint {spec.checkpoint}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = Lock.take(folder / "pipeline.lock", f"checkpoint {spec.checkpoint}")
+        except OSError as error:
+            spec.refuse("checkpoint", f"{folder} cannot be used: {_problem(error)}")
         try:
             check_owner(spec, folder)  # Another run may have come in between.
-            _write(folder / "pipeline.json", _identity(spec))
+            _forget_unfinished(spec, folder)
         except BaseException:
             lock.release()
             raise
         return cls(folder, lock)
+
+    def claim(self, spec: Spec) -> None:
+        """Note whose it is, before its first query starts; until then nothing here counts."""
+        _write(self.folder / "pipeline.json", _identity(spec))
 
     def release(self) -> None:
         """Let another run have it."""
@@ -64,6 +73,10 @@ def check_owner(spec: Spec, folder: Path) -> None:
         name, topics = str(found["pipeline"]), {str(topic) for topic in found["topics"]}
     except FileNotFoundError:
         return
+    except NotADirectoryError:
+        spec.refuse("checkpoint", f"{folder} is a file, or lies below one; name a folder")
+    except PermissionError as error:
+        spec.refuse("checkpoint", f"{folder} cannot be used: {_problem(error)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreUnreadable(str(path), f"is no note of a pipeline: {error}") from error
     if name != spec.name:
@@ -77,6 +90,18 @@ def check_owner(spec: Spec, folder: Path) -> None:
             f"checkpoint {spec.checkpoint} has come so far with topic {', '.join(gone)}, which the "
             "pipeline does not read any more; start with a new checkpoint"
         )
+
+
+def _forget_unfinished(spec: Spec, folder: Path) -> None:
+    """Remove what a start has noted that was refused: no query has read by it."""
+    if (folder / "pipeline.json").exists():
+        return
+    for source in spec.sources:
+        (folder / f"{source.name}.history.json").unlink(missing_ok=True)
+
+
+def _problem(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _identity(spec: Spec) -> dict[str, Any]:

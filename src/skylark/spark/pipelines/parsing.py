@@ -66,6 +66,7 @@ def parse(
     steps = tuple(reader.step(n, node, names) for n, node in given.items())
     sinks = tuple(reader.sink(n, node, names) for n, node in keys["sinks"].items().items())
     group = keys["group"].text() if "group" in keys else title
+    settings = keys["settings"].items() if "settings" in keys else {}
     spec = Spec(
         name=title,
         place=root.place,
@@ -74,12 +75,14 @@ def parse(
         trigger=parse_trigger(keys["trigger"]) if "trigger" in keys else Trigger("1 second"),
         namesrv=namesrv,
         group=group,
-        settings={n: v.text() for n, v in keys["settings"].items().items()}
-        if "settings" in keys
-        else {},
+        settings={name: node.text() for name, node in settings.items()},
         sources=sources,
         steps=steps,
         sinks=sinks,
+        places={
+            "checkpoint": keys["checkpoint"].place,
+            **{f"settings.{name}": node.place for name, node in settings.items()},
+        },
     )
     _check_groups(spec, _place(keys, "group", root))
     return spec

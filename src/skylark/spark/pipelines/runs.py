@@ -23,7 +23,7 @@ from ...errors import SkylarkError
 from . import causes
 from .checkpoints import Checkpoint
 from .locks import Lock
-from .plans import Plan, active
+from .plans import Plan, active, has_checkpoint
 from .progress import Watched
 from .spec import Spec
 from .state import RunDirectory, RunState, SinkState
@@ -122,8 +122,11 @@ class Run:
         frames = [(sink, plan.frame(sink)) for sink in self.spec.sinks]
         for sink, frame in frames:
             plan.check_query(sink, frame)
+        assert self._checkpoint is not None
+        self._checkpoint.claim(self.spec)
         for sink, frame in frames:
-            state = SinkState(sink.format, self.spec.group_of(sink), self._namesrv())
+            group = self.spec.group_of(sink) if has_checkpoint(sink) else ""  # It commits nothing.
+            state = SinkState(sink.format, group, self._namesrv())
             self.state.sinks[sink.name] = state
             self._watched.append(Watched(sink.name, plan.start(sink, frame), state))
 

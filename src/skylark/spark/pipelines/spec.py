@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .document import Place
 from .triggers import Trigger
@@ -126,6 +126,11 @@ class Spec:
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
+    places: Mapping[str, Place] = field(default_factory=dict)  # Of checkpoint, settings.<name>.
+
+    def refuse(self, key: str, problem: str) -> NoReturn:
+        """Say that what a key of the whole pipeline says cannot be."""
+        self.places.get(key, self.place).refuse(problem)
 
     def group_of(self, sink: Sink) -> str:
         """The group under which the query of a sink commits; two must not share one."""
