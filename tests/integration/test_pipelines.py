@@ -70,6 +70,14 @@ def run_once(spark: Any, spec: Spec) -> Any:
     return run_to_its_end(spark, spec.once())
 
 
+def validated(spark: Any, spec: Spec) -> None:
+    """What `skylark pipeline validate` does."""
+    plan = Plan(spec, spark, None)
+    plan.check_cluster(0)
+    for sink in spec.sinks:
+        plan.check_query(sink, plan.frame(sink))
+
+
 def rows(spark: Any, cluster: Cluster, topic: str) -> list[Any]:
     frame = spark.read.format("skylark").option("namesrv", cluster.address)
     found: list[Any] = frame.option("topic", topic).load().collect()
@@ -151,6 +159,44 @@ def test_a_file_with_two_sinks_runs_goes_on_and_shows_its_progress(
         ("as body from", "as text from", 10, "column text cannot be written"),
         ("select * from", "select tag, count(*) from orders group by tag --", 9, "output mode"),
         ("format: parquet", "format: parket", 11, "parket"),
+        (
+            "select * from orders where tag = 'Paid'",
+            "with o as (select 1 as n) insert into t select * from o",
+            7,
+            "and this is a command",
+        ),
+        (
+            "select * from orders where tag = 'Paid'",
+            "insert overwrite directory '${FOLDER}/made' using json select 1",
+            7,
+            "and this is a command",
+        ),
+        (
+            "{topic: OrderTopic, startingOffsets: earliest}",
+            "{archive: '${FOLDER}/lake', topic: OrderTopic}",
+            5,
+            "there is none; make it with",
+        ),
+        (
+            "{topic: OrderTopic, startingOffsets: earliest}",
+            "{topic: OrderTopic, schema: 'nosuch int, body binary'}",
+            5,
+            "column nosuch is not known",
+        ),
+        (
+            "startingOffsets: earliest",
+            'startingOffsets: \'{"OrderTopic": {"z": {"0": 1}}}\'',
+            5,
+            "there is no queue OrderTopic/z/0",
+        ),
+        ("partitionBy: tag", "partitionBy: city", 11, "there is no column 'city'; there are"),
+        ('parquet, path: "${FOLDER}/files", partitionBy: tag}', "x}", 11, "data source: x"),
+        (
+            'files: {from: paid, format: parquet, path: "${FOLDER}/files", partitionBy: tag}',
+            "f: {python: 'nomodule:f'}",
+            11,
+            "module nomodule cannot be imported",
+        ),
         ("startingOffsets: earliest", "stream: false", 10, "is a table and no stream"),
     ],
 )
@@ -171,6 +217,11 @@ def test_a_pipeline_that_cannot_run_is_refused_in_one_line(
     assert said.startswith(f"wrong.yaml:{line}: "), said
     assert words in said
     assert "\n" not in said
+    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "state" / "pipeline.json").exists()
+    with pytest.raises(ConfigError) as caught:  # And so says `validate`.
+        validated(spark, loaded(cluster, file, FOLDER=tmp_path))
+    assert str(caught.value) == said
 
 
 def test_a_query_that_fails_ends_the_run_with_its_reason(

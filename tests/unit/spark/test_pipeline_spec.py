@@ -149,6 +149,12 @@ def test_ten_lines_are_enough():
         ("python: enrich:keep", "pyton: enrich:keep", 31, "topic, format or python is needed"),
         ("options: {compression: zstd}", "options: zstd", 30, "names with values are needed"),
         ("checkpoint: state", "group: a b", 1, "checkpoint is missing"),
+        ("    path: s3a://bucket/files\n", "", 25, "path is missing: where the parquet files go"),
+        ("path: s3a://bucket/files", "mode: complete\n    path: x", 28, "only be appended to"),
+        ("format: parquet\n    path: s3a://bucket/files", "format: jdbc", 29, "url is missing"),
+        ("mode: update", "path: x", 33, "for a sink with format"),
+        ("mode: update", "options: {a: b}", 33, "for a sink with format"),
+        ("mode: update", "partitionBy: tag", 33, "for a sink with format"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_with_its_line_and_what_would_do(old, new, line, words):
@@ -156,6 +162,16 @@ def test_what_cannot_be_is_said_with_its_line_and_what_would_do(old, new, line, 
     assert said.startswith(f"a.yaml:{line}: "), said
     assert words in said
     assert "\n" not in said
+
+
+def test_a_database_needs_its_address_and_its_table():
+    jdbc = SMALL.replace("{format: console}", "{format: jdbc, options: {OPTIONS}}")
+    assert "the option url is missing" in refusal(jdbc.replace("OPTIONS", "dbtable: t"))
+    assert "the option dbtable is missing" in refusal(jdbc.replace("OPTIONS", "url: 'jdbc:x'"))
+    sound = jdbc.replace("OPTIONS", "url: 'jdbc:x', dbTable: t")
+    assert parsed(sound).sinks[0].format == "jdbc"
+    said = refusal(sound.replace("format: jdbc,", "format: jdbc, partitionBy: a,"))
+    assert "sinks.out.partitionBy: this is for files" in said
 
 
 def test_two_sources_of_one_topic_cannot_commit_under_one_group():

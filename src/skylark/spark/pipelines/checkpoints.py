@@ -92,9 +92,14 @@ def check_owner(spec: Spec, folder: Path) -> None:
         )
 
 
+def is_claimed(folder: Path) -> bool:
+    """Whether queries may have begun with it."""
+    return (folder / "pipeline.json").exists()
+
+
 def _forget_unfinished(spec: Spec, folder: Path) -> None:
     """Remove what a start has noted that was refused: no query has read by it."""
-    if (folder / "pipeline.json").exists():
+    if is_claimed(folder):
         return
     for source in spec.sources:
         (folder / f"{source.name}.history.json").unlink(missing_ok=True)

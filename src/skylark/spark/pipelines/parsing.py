@@ -17,7 +17,18 @@ from ...errors import ConfigError, InvalidExpression, InvalidName
 from ...model.names import check_group_name
 from ..options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 from .document import Node, Place
-from .spec import KEYS, MODES, SINK_KEYS, SOURCE_KEYS, STEP_KEYS, Sink, Source, Spec, Step
+from .spec import (
+    FILE_FORMATS,
+    KEYS,
+    MODES,
+    SINK_KEYS,
+    SOURCE_KEYS,
+    STEP_KEYS,
+    Sink,
+    Source,
+    Spec,
+    Step,
+)
 from .triggers import Trigger, check_interval, parse_trigger
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -232,14 +243,21 @@ class _SpecReader:
         if is_topic:
             return self._topic_sink(sink, keys, node)
         if "python" in keys:
+            for key in ("path", "partitionBy", "options"):
+                if key in keys:
+                    keys[key].place.refuse(
+                        "this is for a sink with format; a function is given it by its own module"
+                    )
             return replace(sink, function=_function(keys["python"]))
-        return replace(
+        sink = replace(
             sink,
             format=keys["format"].text(),
             options=_options(keys),
             path=self.path(keys["path"]) if "path" in keys else None,
             partition_by=keys["partitionBy"].texts() if "partitionBy" in keys else (),
         )
+        _check_format(sink, keys)
+        return sink
 
     def _topic_sink(self, sink: Sink, keys: Mapping[str, Node], node: Node) -> Sink:
         options = {"namesrv": self._namesrv}
@@ -282,6 +300,28 @@ def _instead(key: str) -> str:
     if key == "schema":
         return "choose them in a step, such as: select body, keys from orders"
     return f"leave {key} out"
+
+
+def _check_format(sink: Sink, keys: Mapping[str, Node]) -> None:
+    """Refuse what Spark would only miss once it runs."""
+    name = sink.format.lower()
+    given = {key.lower() for key, text in sink.options.items() if text.strip()}
+    if name in FILE_FORMATS:
+        if sink.path is None and "path" not in given:
+            sink.place.refuse(f"path is missing: where the {name} files go, such as path: lake/out")
+        if sink.mode != "append":
+            keys["mode"].place.refuse("files can only be appended to")
+    elif name == "jdbc":
+        for key, example in (
+            ("url", "url: jdbc:postgresql://host/shop"),
+            ("dbtable", "dbtable: orders"),
+        ):
+            if key not in given:
+                place = keys["options"].place if "options" in keys else sink.place
+                place.refuse(f"the option {key} is missing, such as {example}")
+        for key in ("path", "partitionBy"):
+            if key in keys:
+                keys[key].place.refuse("this is for files, and jdbc writes a table")
 
 
 def _options(keys: Mapping[str, Node]) -> dict[str, str]:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ConfigError
 from .. import archive as archives
+from ..catalogue import Catalogue
 from ..cluster import Cluster
 from ..options import Guarantee, read_options, write_options
-from ..schema import check_sink_schema
-from . import causes, functions, history
+from ..schema import check_sink_schema, checked_columns
+from . import causes, functions, history, queries
+from .checkpoints import is_claimed
 from .document import Place
 from .spec import BATCH_FORMATS, Sink, Source, Spec, Step
 
@@ -36,6 +38,7 @@ class Plan:
         self.spec = spec
         self.spark = spark
         self._notes = notes  # Where archive sources keep what they began with; None: not at all.
+        self._begins = notes is None or not is_claimed(notes)
 
     def frame(self, sink: Sink) -> DataFrame:
         """What a sink takes, analysed; raises ConfigError with file and line."""
@@ -65,12 +68,12 @@ class Plan:
         """Do something of Spark's; what is wrong with it is said with its place."""
         try:
             return action()
-        except ConfigError:
-            raise
         except Exception as error:
             known = causes.as_error(error)
             if isinstance(known, ConfigError):
                 place.refuse(causes.explained(error, self._names()))
+            if known is error:
+                raise
             raise known from error
 
     def _names(self) -> list[str]:
@@ -93,11 +96,18 @@ class Plan:
             if source.schema is not None:
                 reader = reader.schema(source.schema)
             frame: DataFrame = reader.load() if source.path is None else reader.load(source.path)
+            if source.format == "skylark":
+                checked_columns(
+                    frame.schema, read_options(source.options, is_stream=source.is_stream)
+                )
             return frame
 
         return self._said(source.place, loaded)
 
     def _archive(self, source: Source, options: dict[str, str]) -> DataFrame:
+        assert source.path is not None
+        if self._notes is None:
+            Catalogue(source.path).require()
         if source.is_stream:
             return history.stream(self.spark, source, self._notes, options)
         return archives.table(
@@ -111,6 +121,12 @@ class Plan:
     def _step(self, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
         if step.sql is not None:
             query = step.sql
+            command = self._said(step.place, lambda: queries.command_in(self.spark, query))
+            if command is not None:
+                step.place.refuse(
+                    f"a step is a query, such as select …, and this is a command ({command}): it "
+                    "would run even when the pipeline is only checked; what is made goes to a sink"
+                )
             return self._said(step.place, lambda: self.spark.sql(query))
         assert step.function is not None
         function = functions.find(step.function, self.spec.folder, step.place)
@@ -137,7 +153,8 @@ class Plan:
             sink.place.refuse(str(error))
 
     def check_query(self, sink: Sink, frame: DataFrame) -> None:
-        """Refuse what Spark cannot do as a stream, without starting it."""
+        """Refuse what Spark cannot do as a stream, and what its sink lacks, without starting it."""
+        self._check_sink(sink, frame)
         jvm: Any = getattr(self.spark, "_jvm", None)
         if jvm is None:  # Spark Connect: the server says it at the start.
             return
@@ -146,6 +163,22 @@ class Plan:
         mode = getattr(modes, _OUTPUT_MODES[sink.mode])()
         plan: Any = frame._jdf.queryExecution().analyzed()
         self._said(sink.place, lambda: checker.checkForStreaming(plan, mode))
+
+    def _check_sink(self, sink: Sink, frame: DataFrame) -> None:
+        if sink.function is not None:
+            functions.find(sink.function, self.spec.folder, sink.place)
+        known = {name.lower() for name in frame.columns}
+        for column in sink.partition_by:
+            if column.lower() not in known:
+                sink.place.refuse(
+                    f"partitionBy: there is no column {column[:60]!r}; there are "
+                    f"{', '.join(frame.columns)}"
+                )
+        jvm: Any = getattr(self.spark, "_jvm", None)
+        if jvm is not None and sink.format not in ("skylark", "python", "memory"):
+            found = jvm.org.apache.spark.sql.execution.datasources.DataSource
+            conf = self.spark._jsparkSession.sessionState().conf()
+            self._said(sink.place, lambda: found.lookupDataSource(sink.format, conf))
 
     def start(self, sink: Sink, frame: DataFrame) -> StreamingQuery:
         """Start the query of a sink."""
@@ -177,7 +210,9 @@ class Plan:
                 cluster = Cluster(replace(options.access, retry_ms=retry_ms))
                 try:
                     topics = cluster.topics(options)
-                    cluster.queues(topics)
+                    queues = cluster.queues(topics)
+                    if self._begins and options.starting.offsets is not None:
+                        cluster.bound(options, "startingOffsets", queues)
                 except ConfigError as error:
                     source.place.refuse(str(error))
                 finally:

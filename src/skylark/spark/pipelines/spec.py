@@ -21,6 +21,7 @@ from .triggers import Trigger
 MODES = ("append", "update", "complete")
 # Formats of Spark that write tables and not streams: each micro-batch is one write.
 BATCH_FORMATS = frozenset({"jdbc"})
+FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
 KEYS: dict[str, str] = {
     "name": "What it is called: in status, stop and resume, and as its consumer group.",
