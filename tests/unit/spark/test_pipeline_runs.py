@@ -295,6 +295,19 @@ def test_one_query_that_fails_ends_the_run_and_says_which(tmp_path, directory):
     assert directory.read("orders").status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("cause", "kind"), [("ConfigError: no", ConfigError), ("ConnectFailed: h:1: no", TransportError)]
+)
+def test_a_query_that_fails_keeps_the_kind_of_its_error(tmp_path, directory, cause, kind):
+    bad = FakeQuery()
+    bad.isActive, bad.error = False, RuntimeError(f"skylark.errors.{cause}")
+    run = running(tmp_path, directory, bad)
+    with pytest.raises(kind) as caught:
+        run.wait()
+    run.__exit__(None, None, None)
+    assert str(caught.value) == f"pipeline orders: sink s0: {cause.partition(': ')[2]}"
+
+
 def test_queries_that_end_by_themselves_are_done(tmp_path, directory):
     query = FakeQuery()
     query.did(0, 5)
@@ -315,9 +328,79 @@ skylark.errors.{error}
 """
 
 
+PROXY = """\
+[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach \
+batch sink. Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most \
+recent call last):
+  File "/x/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+{error}
+
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1, runId = 2]
+"""
+NO_DRIVER = """\
+py4j.protocol.Py4JJavaError: An error occurred while calling o120.save.
+: java.sql.SQLException: No suitable driver
+\tat java.sql/java.sql.DriverManager.getDriver(DriverManager.java:299)
+"""
+ABORTED = """\
+py4j.protocol.Py4JJavaError: An error occurred while calling o120.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed
+\tat org.apache.spark.Something(X.scala:1)
+Caused by: java.sql.BatchUpdateException: batch
+\tat org.apache.spark.Something(X.scala:1)
+Caused by: java.sql.SQLException: no table t
+\t... 1 more
+"""
+BUILDER = """\
+Error while instantiating 'org.apache.spark.sql.internal.SessionStateBuilder':
+
+JVM stacktrace:
+java.lang.IllegalArgumentException: Error while instantiating
+\tat org.apache.spark.Something(X.scala:1)
+Caused by: org.apache.spark.SparkIllegalArgumentException: [INVALID_CONF_VALUE.TYPE_MISMATCH] The \
+value 'abc' in the config "spark.sql.shuffle.partitions" is invalid. SQLSTATE: 22022
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "line"),
     [
+        (
+            PROXY.format(
+                error="pyspark.errors.exceptions.captured.AnalysisException: "
+                "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. "
+                "SQLSTATE: 42703;\n'Project ['nope]\n+- LogicalRDD [value#1L], false"
+            ),
+            SkylarkError, "A column with name `nope` cannot be resolved.",
+        ),
+        (
+            PROXY.format(
+                error="pyspark.errors.exceptions.captured.IllegalArgumentException: requirement "
+                "failed: Option 'url' is required."
+            ),
+            SkylarkError, "requirement failed: Option 'url' is required.",
+        ),
+        (PROXY.format(error=NO_DRIVER), SkylarkError, "No suitable driver"),
+        (PROXY.format(error=ABORTED), SkylarkError, "no table t"),
+        (
+            PROXY.format(error="json.decoder.JSONDecodeError: Expecting value"), SkylarkError,
+            "json.decoder.JSONDecodeError: Expecting value",
+        ),
+        (PROXY.format(error="mine.Broken: a sink"), SkylarkError, "mine.Broken: a sink"),
+        (
+            PROXY.partition("Traceback")[0] + "?", SkylarkError,
+            "An error occurred in the user provided function in foreach batch sink. Reason: An "
+            "exception was raised by the Python Proxy.",
+        ),
+        (
+            BUILDER, SkylarkError,
+            "The value 'abc' in the config \"spark.sql.shuffle.partitions\" is invalid.",
+        ),
         (REPORT.format(error="ConfigError: option topic: no"), ConfigError, "option topic: no"),
         (
             REPORT.format(error="ConnectFailed: h:1: refused"), TransportError, "h:1: refused"

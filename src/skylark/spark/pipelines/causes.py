@@ -7,6 +7,7 @@ The line that helps is the last one of the traceback.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ...errors import ConfigError, SkylarkError, TransportError
 from ...logs import escaped
@@ -15,6 +16,14 @@ _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|
 _OURS = re.compile(r"^(?:skylark\.[\w.]*?)(?P<kind>\w+): (?P<text>.+)")
 _QUERY = re.compile(r"Query \[id = [^\]]*\] terminated with exception: ")
 _JAVA_PREFIX = re.compile(r"^(?:[a-z_]\w*\.)+(?P<name>[A-Z]\w*): ")
+_JAVA_ROOT = re.compile(r"^(?:com|io|java|javax|jdk|net|org|scala|sun)\.")
+_PYSPARK_PREFIX = re.compile(r"^pyspark\.(?:\w+\.)*\w+: ")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)")
+_RETURN_MESSAGE = re.compile(r"\s*Return Message: .*")
+_SAYS_NOTHING = re.compile(
+    r"Error while instantiating |Job aborted|Writing job aborted|Exception thrown in awaitResult"
+)
+_CAUSED_BY = "Caused by: "
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*\.?")
 _POSITION = re.compile(r"\.?; line (\d+) pos (\d+)")
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
@@ -33,10 +42,10 @@ def as_error(error: BaseException, where: str = "") -> SkylarkError:
     if isinstance(error, SkylarkError) and not where:
         return error
     kind, text = _found(error)
-    text = f"{where}: {text}" if where else text
     if kind in _UNREACHABLE:
         address, _, problem = text.partition(": ")
-        return TransportError(address, problem)
+        return TransportError(f"{where}: {address}" if where else address, problem)
+    text = f"{where}: {text}" if where else text
     if kind in _WRONG_USE or is_about_a_query(error):
         return ConfigError(text)
     return SkylarkError(text)
@@ -56,17 +65,34 @@ def _read(error: BaseException) -> tuple[str, str]:
     for line in reversed(lines):
         if ours := _OURS.match(line):
             return ours["kind"], ours["text"][:_LINE_CHARS_MAX]
-    for line in reversed(lines):
-        if _PYTHON_ERROR.match(line) and "Py4J" not in line and not _JAVA_PREFIX.match(line):
-            return "Error", line[:_LINE_CHARS_MAX]
+    for number, line in reversed(list(enumerate(lines))):
+        if "Py4JJavaError: " in line and number + 1 < len(lines):
+            return "Error", _of_java(lines[number + 1 :])
+        if _PYTHON_ERROR.match(line) and "Py4J" not in line and not _JAVA_ROOT.match(line):
+            return "Error", _plain(line)
+    if tracebacks := _TRACEBACK.findall(str(error)):  # Classes that are not called errors.
+        return "Error", _plain(tracebacks[-1])
     kind = type(error).__name__
-    if not lines:
-        return kind, kind
-    first = _QUERY.sub("", lines[0])
-    first = _CONDITION.sub("", _SQLSTATE.sub("", first))
-    first = _CONDITION.sub("", _JAVA_PREFIX.sub("", first))
-    first = _POSITION.sub(r" (line \1 of the query, position \2)", first)
-    return kind, first.rstrip(";")[:_LINE_CHARS_MAX]
+    return kind, _of_java(lines) if lines else kind
+
+
+def _of_java(lines: Sequence[str]) -> str:
+    """What Java says: its first line, or where that says nothing the cause that it names last."""
+    first = _plain(_RETURN_MESSAGE.sub("", _QUERY.sub("", lines[0])))
+    if _SAYS_NOTHING.match(first):
+        causes = [line for line in lines if line.startswith(_CAUSED_BY)]
+        return _plain(causes[-1].removeprefix(_CAUSED_BY)) if causes else first
+    return first
+
+
+def _plain(line: str) -> str:
+    """A line without classes, conditions and codes."""
+    line = _CONDITION.sub("", _SQLSTATE.sub("", line))
+    line = _PYSPARK_PREFIX.sub("", line)
+    if _JAVA_ROOT.match(line):
+        line = _JAVA_PREFIX.sub("", line)
+    line = _POSITION.sub(r" (line \1 of the query, position \2)", _CONDITION.sub("", line))
+    return line.rstrip(";")[:_LINE_CHARS_MAX]
 
 
 def is_about_a_query(error: BaseException) -> bool:

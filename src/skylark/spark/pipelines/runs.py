@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ...clock import Clock, SystemClock
-from ...errors import SkylarkError
 from . import causes
 from .checkpoints import Checkpoint
 from .locks import Lock
@@ -213,7 +212,7 @@ class Run:
             self.state.status = "failed"
             self.state.error = f"sink {one.name}: {one.state.error}"
             self._stop_all()
-            raise SkylarkError(f"pipeline {self.spec.name}: {self.state.error}") from error
+            raise causes.as_error(error, f"pipeline {self.spec.name}: sink {one.name}") from error
 
     def _write_sometimes(self, is_news: bool) -> None:
         age_ms = self._clock.now_ms() - self._written_ms
