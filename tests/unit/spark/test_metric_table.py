@@ -170,6 +170,10 @@ def test_wrong_use_is_said(tmp_path) -> None:
         read_metrics(tmp_path / "none", 0, 1)
     with pytest.raises(ConfigError, match="whole minutes"):
         read_metrics(tmp_path, 0, 1, step_ms=90_000)
+    write(MetricTable(tmp_path), [messages(0, 1)])
+    for since_ms, until_ms, name in ((0, 10**18, "until_ms"), (-(10**30), 0, "since_ms")):
+        with pytest.raises(ConfigError, match=f"^{name}=.*: milliseconds since 1970 are allowed"):
+            read_metrics(tmp_path, since_ms, until_ms)
 
 
 def test_lag_is_added_over_the_queues_of_a_topic() -> None:

@@ -82,8 +82,7 @@ def _load(
     import pyarrow.parquet as parquet
 
     catalogue = require(path)
-    first = datetime.fromtimestamp(since_ms / 1000, UTC)
-    last = datetime.fromtimestamp(until_ms / 1000, UTC)
+    first, last = _moment("since_ms", since_ms), _moment("until_ms", until_ms)
     days = (f"data/day={first:%Y-%m-%d}", f"data/day={last:%Y-%m-%d}")
     condition = (compute.field("minute") >= pa.scalar(first, pa.timestamp("ms", tz="UTC"))) & (
         compute.field("minute") < pa.scalar(last, pa.timestamp("ms", tz="UTC"))
@@ -97,6 +96,15 @@ def _load(
         if file.topic == MINUTES and days[0] <= os.path.dirname(file.path) <= days[1]
     ]
     return pa.concat_tables(tables) if tables else schema().empty_table()
+
+
+def _moment(name: str, at_ms: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f"{name}={at_ms}: milliseconds since 1970 are allowed, up to the year 9999"
+        ) from error
 
 
 def _in_steps(table: pa.Table, step_ms: int) -> pa.Table:
