@@ -1,6 +1,7 @@
 """Python that a pipeline names: found beside its file, called by the names of its parameters."""
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,9 @@ def test_a_module_that_fails_while_it_loads_is_named(tmp_path, monkeypatch):
     (tmp_path / "failing_at_once.py").write_text("1 / 0")
     said = refusal(functions.find, "failing_at_once:f", tmp_path, HERE)
     assert "module failing_at_once cannot be imported: ZeroDivisionError" in said
+    (tmp_path / "leaving_at_once.py").write_text("import sys; sys.exit('bye')")
+    said = refusal(functions.find, "leaving_at_once:f", tmp_path, HERE)
+    assert "module leaving_at_once cannot be imported: SystemExit: bye" in said
     assert "cannot be imported: ModuleNotFoundError" in refusal(
         functions.find, "not_there_at_all:f", tmp_path, HERE
     )
@@ -48,6 +52,9 @@ def test_a_step_gets_what_its_parameters_are_called():
     assert functions.call(lambda orders, cities: (orders, cities), None, frames, 0, HERE) == (1, 2)
     assert functions.call(lambda a, spark=5: (a, spark), ["cities"], frames, 0, HERE) == (2, 5)
     assert functions.call(lambda spark, cities: spark, None, frames, "session", HERE) == "session"
+    both = partial(lambda orders, cities: (orders, cities), orders=7)
+    assert functions.call(both, None, frames, 0, HERE) == (7, 2)
+    assert functions.call(partial(max, 5), ["cities"], frames, 0, HERE) == 5
     said = refusal(functions.call, lambda payments: 0, None, frames, 0, HERE)
     assert "wants payments, and there is no such source or step above; there are orders" in said
     assert "name its inputs" in refusal(functions.call, lambda *all: 0, None, frames, 0, HERE)

@@ -1,6 +1,7 @@
 """What a pipeline file may say, and what is said about one that says something else."""
 
 import pathlib
+from functools import partial
 
 import pytest
 
@@ -237,6 +238,25 @@ def test_a_function_is_a_step_of_its_name():
     assert (step.name, step.function) == ("paid", paid)
 
 
+def test_a_function_that_has_something_already_is_a_step():
+    def tagged(orders, tag):
+        return orders, tag
+
+    class Counted:
+        def __call__(self, orders):
+            return orders
+
+    pipeline = Pipeline("small", checkpoint="c").source("orders", topic="T")
+    pipeline.step(partial(tagged, tag="Paid"))
+    pipeline.step(Counted())
+    pipeline.sink("out", format="noop")
+    first, second = pipeline.spec(environment={}).steps
+    assert (first.name, second.name) == ("tagged", "Counted")
+    assert first.place.file == "test_pipeline_spec.py"
+    with pytest.raises(ConfigError, match=r"test_pipeline_spec\.py:\d+: .*is here twice"):
+        pipeline.step(partial(tagged, tag="Open"))
+
+
 def test_a_mistake_in_a_program_is_said_with_its_line(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -255,6 +275,13 @@ def test_a_mistake_in_a_program_is_said_with_its_line(tmp_path):
     [
         ("a.py", "x = 1", "makes no Pipeline; exactly one is needed"),
         ("b.py", "def", r"b\.py:1: this is not Python"),
+        (
+            "e.py",
+            "x = 1\nraise RuntimeError('boom\\nmore')",
+            r"^e\.py:2: this fails: .*Error: boom$",
+        ),
+        ("f.py", "import sys\n\nsys.exit(7)", r"^f\.py:3: this fails: SystemExit: 7$"),
+        ("g.py", "import not_there_at_all", r"^g\.py:1: this fails: ModuleNotFoundError: "),
         ("c.txt", "", r"ends with \.yaml, \.yml or \.py"),
         ("d.yaml", "\xff", "not UTF-8"),
     ],

@@ -126,10 +126,12 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
         Place(file, 1).refuse(f"a pipeline file has at most {TEXT_BYTES_MAX} bytes")
     try:
         loader = yaml.SafeLoader(text)
+        anchors: dict[str, Any] = {}
+        loader.anchors = anchors  # Filled while it composes.
         root = loader.get_single_node()
         if root is None:
             Place(file, 1).refuse("the file is empty; docs/pipelines.md shows what belongs in it")
-        return _Tree(loader, file, environment).node(root, "", 0)
+        return _Tree(loader, file, environment, anchors.values()).node(root, "", 0)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         Place(file, mark.line + 1 if mark else 1).refuse(f"this is not YAML: {error.problem}")
@@ -142,21 +144,21 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
 class _Tree:
     """Turns the nodes of the YAML library into ours."""
 
-    def __init__(self, loader: Any, file: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, loader: Any, file: str, environment: Mapping[str, str], anchored: Iterable[Any]
+    ) -> None:
         self._loader = loader
         self._file = file
         self._environment = environment
-        self._seen: set[int] = set()
+        self._anchored = {id(raw) for raw in anchored}
 
     def node(self, raw: Any, path: str, depth: int) -> Node:
         place = Place(self._file, raw.start_mark.line + 1, path)
         if raw.tag not in _SAFE_TAGS:
             place.refuse(f"the tag {raw.tag} is not allowed; plain values are")
-        if id(raw) in self._seen:
-            place.refuse("aliases (*) are not allowed; write the value again")
+        self._check_anchor(raw, place)
         if depth > _DEPTH_MAX:
             place.refuse("this nests too deep")
-        self._seen.add(id(raw))
         if raw.id == "mapping":
             return Node(dict(self._pairs(raw, place, depth)), place)
         if raw.id == "sequence":
@@ -168,10 +170,15 @@ class _Tree:
             value = raw.value  # A date, which is a text here.
         return Node(value, place)
 
+    def _check_anchor(self, raw: Any, place: Place) -> None:
+        if id(raw) in self._anchored:
+            place.refuse("anchors (&) and aliases (*) are not allowed; write the value again")
+
     def _pairs(self, raw: Any, place: Place, depth: int) -> Iterator[tuple[str, Node]]:
         names = set()
         for key, value in raw.value:
             at = Place(self._file, key.start_mark.line + 1, place.path)
+            self._check_anchor(key, at)
             if key.id != "scalar":
                 at.refuse("a name must be a plain text")
             name = str(key.value)

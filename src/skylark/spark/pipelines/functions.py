@@ -12,9 +12,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
+from ...errors import SkylarkError
+from . import causes
 from .document import Place
 
 
@@ -27,8 +30,8 @@ def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Call
         sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # Whatever the user's module does while it loads.
-        place.refuse(f"module {module_name} cannot be imported: {type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # Whatever the user's module does while it loads.
+        place.refuse(f"module {module_name} cannot be imported: {said(error)}")
     found = getattr(module, name, None)
     if not callable(found):
         names = [n for n, one in vars(module).items() if callable(one) and not n.startswith("_")]
@@ -56,8 +59,21 @@ def load_file(path: Path) -> ModuleType:
     try:
         described.loader.exec_module(module)
     except SyntaxError as error:
-        Place(path.name, error.lineno or 1).refuse(f"this is not Python: {error.msg}")
+        file = Path(error.filename or path).name  # Perhaps a module that it imports.
+        Place(file, error.lineno or 1).refuse(f"this is not Python: {error.msg}")
+    except SkylarkError:  # What it says to us is refused with its own place.
+        raise
+    except (Exception, SystemExit) as error:  # Whatever the user's file does.
+        stack = extract_tb(error.__traceback__)
+        lines = [one.lineno for one in stack if one.filename == described.origin]
+        Place(path.name, (lines and lines[-1]) or 1).refuse(f"this fails: {said(error)}")
     return module
+
+
+def said(error: BaseException) -> str:
+    """What a function or file of the user's failed with, in one line."""
+    name, text = type(error).__name__, causes.one_line(error)
+    return name if text == name else f"{name}: {text}"
 
 
 def send_by_value(module: ModuleType) -> None:
@@ -96,4 +112,11 @@ def call(
                 f"the function wants {name}, and there is no such source or step above; there are "
                 f"{', '.join(frames)}"
             )
-    return function(*(known[name] for name in names))
+    if given is not None:
+        return function(*(known[name] for name in names))
+    kinds = inspect.signature(function).parameters
+    by_name = [name for name in names if kinds[name].kind is inspect.Parameter.KEYWORD_ONLY]
+    return function(
+        *(known[name] for name in names if name not in by_name),
+        **{name: known[name] for name in by_name},
+    )

@@ -21,6 +21,8 @@ from .spec import (
     FILE_FORMATS,
     KEYS,
     MODES,
+    PIPELINE_NAME,
+    PIPELINE_NAME_RULE,
     SINK_KEYS,
     SOURCE_KEYS,
     STEP_KEYS,
@@ -32,7 +34,6 @@ from .spec import (
 from .triggers import Trigger, check_interval, parse_trigger
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
-_PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # What an archive can follow in archived rows as well as in live ones.
@@ -57,10 +58,8 @@ def parse(
     if "name" not in keys and name is None:
         root.place.refuse("name is missing, such as name: orders-per-minute")
     title = keys["name"].text() if "name" in keys else str(name)
-    if not _PIPELINE_NAME.fullmatch(title):
-        _place(keys, "name", root).refuse(
-            f"name {title[:60]!r}: letters, digits, - and _ are allowed, 100 at most"
-        )
+    if not PIPELINE_NAME.fullmatch(title):
+        _place(keys, "name", root).refuse(f"name {title[:60]!r}: {PIPELINE_NAME_RULE}")
     for needed, example in (
         ("checkpoint", f"checkpoint: checkpoints/{title}"),
         ("sources", "sources: {orders: {topic: OrderTopic}}"),

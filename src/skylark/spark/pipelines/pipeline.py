@@ -22,6 +22,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,9 +69,12 @@ class Pipeline:
         return self._add("steps", name, {"sql": query, **keys})
 
     def step(self, function: _F) -> _F:
-        """Add a function as a step of its name; a decorator."""
-        place = Place(_file_name(function), function.__code__.co_firstlineno)
-        self._add("steps", function.__name__, {"python": function}, place)
+        """Add a function as a step of its name, a partial one as of the whole one; a decorator."""
+        whole = _unwrapped(function)
+        code = getattr(whole, "__code__", None)
+        place = Place(Path(code.co_filename).name, code.co_firstlineno) if code else _caller()
+        name = getattr(whole, "__name__", None) or type(whole).__name__
+        self._add("steps", name, {"python": function}, place)
         return function
 
     def sink(self, name: str, *, takes: str | None = None, **keys: Any) -> Pipeline:
@@ -157,5 +161,8 @@ def _caller() -> Place:
     return Place(Path(frame.f_code.co_filename).name, frame.f_lineno)
 
 
-def _file_name(function: Callable[..., Any]) -> str:
-    return Path(function.__code__.co_filename).name
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, below what is already given to it."""
+    while isinstance(function, partial):
+        function = function.func
+    return function

@@ -10,6 +10,7 @@ at the nodes again (parsing.py reads them). docs/pipelines.md lists the keys; a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,9 @@ MODES = ("append", "update", "complete")
 BATCH_FORMATS = frozenset({"jdbc"})
 FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
+PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+PIPELINE_NAME_RULE = "letters, digits, - and _ are allowed, 100 at most, a letter or digit first"
+
 KEYS: dict[str, str] = {
     "name": "What it is called: in status, stop and resume, and as its consumer group.",
     "checkpoint": "The folder where progress is kept, one folder in it for each sink.",
@@ -31,7 +35,7 @@ KEYS: dict[str, str] = {
     "namesrv": "Name servers of all topics; NAMESRV_ADDR, else 127.0.0.1:9876, if not set.",
     "group": "The consumer group of its progress; the name if not set. With several sinks each has "
     "its own: group-sink.",
-    "settings": "Settings of Spark, as --conf gives them.",
+    "settings": "Settings of Spark, as --conf gives them; --conf wins.",
     "sources": "Names, and what is read.",
     "steps": "Names, and what is made of what has a name above; may be left out.",
     "sinks": "Names, and where it goes.",
@@ -132,6 +136,12 @@ class Spec:
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Say that what a key of the whole pipeline says cannot be."""
         self.places.get(key, self.place).refuse(problem)
+
+    def refuse_setting(self, problem: str) -> None:
+        """Refuse the setting that a problem names; nothing where it is none of the file's."""
+        for name in self.settings:
+            if f'"{name}"' in problem:
+                self.refuse(f"settings.{name}", problem)
 
     def group_of(self, sink: Sink) -> str:
         """The group under which the query of a sink commits; two must not share one."""
