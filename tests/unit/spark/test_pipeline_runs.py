@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, TransportError
-from skylark.spark.pipelines import Pipeline, Run, RunDirectory, RunState, causes
+from skylark.spark.pipelines import Pipeline, Run, RunDirectory, RunState, causes, load
 from skylark.spark.pipelines.checkpoints import Checkpoint, notes_folder
 from skylark.spark.pipelines.locks import FRESH_MS, Lock, owner_of
 from skylark.spark.pipelines.progress import Watched, lag_of
 from skylark.spark.pipelines.state import SinkState
+from skylark.spark.watched_state import StateReporter
 
 HOLDER = """
 import pathlib, sys
@@ -169,6 +170,18 @@ def test_names_that_were_never_run_and_files_that_are_none(directory):
     assert directory.read("q").name == "q"
 
 
+@pytest.mark.parametrize("name", ["../evil", "a/b", "/tmp/x", "", ".", "a b", "x" * 101])
+def test_a_name_stays_within_the_run_directory(tmp_path, directory, name):
+    for action in (directory.lock, directory.read, directory.ask_to_stop, directory.is_running):
+        with pytest.raises(ConfigError, match=r"^name '.*': letters, digits, - and _ are allowed"):
+            action(name)
+    with pytest.raises(ConfigError, match="letters, digits"):
+        directory.write(RunState(name))
+    with pytest.raises(ConfigError, match="letters, digits"):
+        StateReporter(name, directory)
+    assert list(tmp_path.rglob("*")) == []
+
+
 def test_the_run_directory_is_where_the_environment_says():
     chosen = RunDirectory.default({"SKYLARK_RUN_DIR": "/r"})
     assert chosen.root == pathlib.Path("/r")
@@ -296,7 +309,8 @@ def test_one_query_that_fails_ends_the_run_and_says_which(tmp_path, directory):
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"), [("ConfigError: no", ConfigError), ("ConnectFailed: h:1: no", TransportError)]
+    ("cause", "kind"),
+    [("ConfigError: no", ConfigError), ("ConnectFailed: h:1: no", TransportError)],
 )
 def test_a_query_that_fails_keeps_the_kind_of_its_error(tmp_path, directory, cause, kind):
     bad = FakeQuery()
@@ -306,6 +320,50 @@ def test_a_query_that_fails_keeps_the_kind_of_its_error(tmp_path, directory, cau
         run.wait()
     run.__exit__(None, None, None)
     assert str(caught.value) == f"pipeline orders: sink s0: {cause.partition(': ')[2]}"
+
+
+class IllegalArgumentException(Exception):
+    """As Spark's is called."""
+
+
+class FakeSession:
+    """Settings as a session has them; one name takes numbers only."""
+
+    def __init__(self):
+        self.conf = self
+        self.found = {"spark.sql.shuffle.partitions": "5"}
+
+    def isModifiable(self, name):
+        return name.startswith("spark.sql.")
+
+    def set(self, name, value):
+        if not value.isdecimal():
+            raise IllegalArgumentException(
+                f'The value {value!r} in the config "{name}" is invalid.'
+            )
+        self.found[name] = value
+
+
+def test_what_the_command_line_has_set_stays(tmp_path, directory):
+    settings = {"spark.sql.shuffle.partitions": "3", "spark.sql.x": "1", "spark.driver.cores": "2"}
+    spec = replace(spec_of(tmp_path), settings=settings)
+    session = FakeSession()
+    run = Run(spec, directory=directory, flags={"conf": ["spark.sql.shuffle.partitions=5"]})
+    run._set_all(session)
+    assert session.found == {"spark.sql.shuffle.partitions": "5", "spark.sql.x": "1"}
+    session = FakeSession()
+    Run(spec, directory=directory)._set_all(session)
+    assert session.found["spark.sql.shuffle.partitions"] == "3"
+
+
+def test_a_setting_that_spark_refuses_is_said_with_its_line(tmp_path, directory):
+    text = "checkpoint: c\nsources: {o: {topic: T}}\nsinks: {out: {format: noop}}\nsettings:\n"
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{text}  spark.sql.x: 1\n  spark.sql.shuffle.partitions: lots\n")
+    run = Run(load(file, {}), directory=directory)
+    line = r"^a\.yaml:6: settings\.spark\.sql\.shuffle\.partitions: The value 'lots' in the config"
+    with pytest.raises(ConfigError, match=line):
+        run._set_all(FakeSession())
 
 
 def test_queries_that_end_by_themselves_are_done(tmp_path, directory):

@@ -71,6 +71,7 @@ class Plan:
         except Exception as error:
             known = causes.as_error(error)
             if isinstance(known, ConfigError):
+                self.spec.refuse_setting(str(known))
                 place.refuse(causes.explained(error, self._names()))
             if known is error:
                 raise
@@ -134,7 +135,7 @@ class Plan:
             found: DataFrame = functions.call(function, step.inputs, frames, self.spark, step.place)
         except ConfigError:
             raise
-        except Exception as error:  # Whatever the user's function does.
+        except (Exception, SystemExit) as error:  # Whatever the user's function does.
             said = causes.explained(error, self._names())
             step.place.refuse(f"the function failed: {type(error).__name__}: {said}")
         if not hasattr(found, "writeStream"):

@@ -108,13 +108,24 @@ class Run:
         self._note_jvm(spark)
         # Views and settings of its own, whatever else runs in this process.
         self.spark = spark.newSession()
-        for name, value in self.spec.settings.items():
-            if self.spark.conf.isModifiable(name):  # Others came with the session, or not at all.
-                self.spark.conf.set(name, value)
+        self._set_all(self.spark)
         with active(self.spark):
             self._start_queries(Plan(self.spec, self.spark, self._checkpoint.folder))
         self.state.status = "running"
         self._write()
+
+    def _set_all(self, spark: SparkSession) -> None:
+        """Give a session the settings of the file; what the command line has set stays."""
+        chosen = {one.partition("=")[0] for one in self.state.flags.get("conf") or ()}
+        try:
+            for name, value in self.spec.settings.items():
+                # Others came with the session, or not at all.
+                if name not in chosen and spark.conf.isModifiable(name):
+                    spark.conf.set(name, value)
+        except Exception as error:  # Of Spark's; also of settings that it has from elsewhere.
+            known = causes.as_error(error)
+            self.spec.refuse_setting(str(known))
+            raise known from error
 
     def _start_queries(self, plan: Plan) -> None:
         plan.check_cluster(_CLUSTER_RETRY_MS)

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...errors import ConfigError, StoreUnreadable
 from .locks import Lock, owner_of
+from .spec import PIPELINE_NAME, PIPELINE_NAME_RULE
 
 ENDED = frozenset({"done", "stopped", "failed", "died"})
 
@@ -85,18 +86,25 @@ class RunDirectory:
         home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return cls(Path(home) / "skylark" / "pipelines")
 
+    def path(self, name: str, kind: str) -> Path:
+        """A file of a pipeline; raises ConfigError for a name that would lie elsewhere."""
+        if not PIPELINE_NAME.fullmatch(name):
+            raise ConfigError(f"name {name[:60]!r}: {PIPELINE_NAME_RULE}")
+        return self.root / f"{name}.{kind}"
+
     def lock(self, name: str) -> Lock:
         """Hold the name of a pipeline; raises ConfigError while it runs."""
+        path = self.path(name, "lock")
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Lock.take(self.root / f"{name}.lock", f"pipeline {name}")
+        return Lock.take(path, f"pipeline {name}")
 
     def is_running(self, name: str) -> bool:
         """Whether a process holds the name now."""
-        return owner_of(self.root / f"{name}.lock") is not None
+        return owner_of(self.path(name, "lock")) is not None
 
     def write(self, state: RunState) -> None:
         """Replace a state whole."""
-        target = self.root / f"{state.name}.json"
+        target = self.path(state.name, "json")
         draft = target.with_suffix(".draft")
         with os.fdopen(
             os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
@@ -106,7 +114,7 @@ class RunDirectory:
 
     def read(self, name: str) -> RunState:
         """The state of a pipeline; raises ConfigError where there is none."""
-        path = self.root / f"{name}.json"
+        path = self.path(name, "json")
         try:
             value = json.loads(path.read_bytes())
             state: RunState = _known(RunState, value)
@@ -129,15 +137,15 @@ class RunDirectory:
 
     def ask_to_stop(self, name: str) -> None:
         """Leave a note that the run finds within a moment."""
-        (self.root / f"{name}.stop").touch(mode=0o600)
+        self.path(name, "stop").touch(mode=0o600)
 
     def is_asked_to_stop(self, name: str) -> bool:
         """Whether there is such a note."""
-        return (self.root / f"{name}.stop").exists()
+        return self.path(name, "stop").exists()
 
     def forget_stop(self, name: str) -> None:
         """Remove the note."""
-        (self.root / f"{name}.stop").unlink(missing_ok=True)
+        self.path(name, "stop").unlink(missing_ok=True)
 
 
 def _known(kind: Any, value: Any) -> Any:
