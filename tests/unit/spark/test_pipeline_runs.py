@@ -14,6 +14,7 @@ from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, Transport
 from skylark.spark.pipelines import Pipeline, Run, RunDirectory, RunState, causes, load
 from skylark.spark.pipelines.checkpoints import Checkpoint, notes_folder
 from skylark.spark.pipelines.locks import FRESH_MS, Lock, owner_of
+from skylark.spark.pipelines.plans import Plan
 from skylark.spark.pipelines.progress import Watched, lag_of
 from skylark.spark.pipelines.state import SinkState
 from skylark.spark.watched_state import StateReporter
@@ -364,6 +365,67 @@ def test_a_setting_that_spark_refuses_is_said_with_its_line(tmp_path, directory)
     line = r"^a\.yaml:6: settings\.spark\.sql\.shuffle\.partitions: The value 'lots' in the config"
     with pytest.raises(ConfigError, match=line):
         run._set_all(FakeSession())
+
+
+@pytest.mark.parametrize(
+    ("value", "place"), [("lots", "a.yaml:4: settings.spark.sql.x: "), ("abc", "")]
+)
+def test_a_setting_of_the_command_line_is_not_blamed_on_the_file(tmp_path, value, place):
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "checkpoint: c\nsources: {o: {topic: T}}\nsinks: {out: {format: noop}}\n"
+        "settings: {spark.sql.x: lots}\n"
+    )
+    spec = load(file, {})
+    problem = f"The value '{value}' in the config \"spark.sql.x\" is invalid."
+
+    def refused():
+        raise IllegalArgumentException(f"[INVALID_CONF_VALUE.TYPE_MISMATCH] {problem}")
+
+    with pytest.raises(ConfigError) as caught:
+        Plan(spec, None, None)._said(spec.sources[0].place, refused)
+    assert str(caught.value) == place + problem
+
+
+class FakePlan:
+    """A plan whose checks a test makes fail."""
+
+    def __init__(self, note, failing=None):
+        self.note = note
+        self.failing = failing
+        self.queries = []
+
+    def _do(self, name):
+        assert not self.note.exists(), "nothing counts before all checks have passed"
+        if name == self.failing:
+            raise ConfigError(name)
+
+    def check_cluster(self, retry_ms):
+        self._do("cluster")
+
+    def frame(self, sink):
+        self._do("frame")
+
+    def check_query(self, sink, frame):
+        self._do("query")
+
+    def start(self, sink, frame):
+        assert self.note.exists(), "a query has begun, and nobody knows with which topics"
+        self.queries.append(FakeQuery())
+        return self.queries[-1]
+
+
+def test_a_checkpoint_is_a_pipelines_once_its_checks_have_passed(tmp_path, directory):
+    pipeline = Pipeline("orders", checkpoint=str(tmp_path / "state")).source("orders", topic="T")
+    pipeline.sink("table", format="memory").sink("out", format="noop")
+    note = tmp_path / "state" / "pipeline.json"
+    with Run(pipeline.spec(environment={}), directory=directory) as run:
+        for failing in ("cluster", "frame", "query"):
+            with pytest.raises(ConfigError, match=failing):
+                run._start_queries(FakePlan(note, failing))
+        run._start_queries(FakePlan(note))
+        groups = {name: sink.group for name, sink in run.state.sinks.items()}
+    assert groups == {"table": "", "out": "orders-out"}, "a table in memory commits nothing"
 
 
 def test_queries_that_end_by_themselves_are_done(tmp_path, directory):

@@ -103,6 +103,11 @@ def is_about_a_query(error: BaseException) -> bool:
     return bool(names & {"AnalysisException", "ParseException", "IllegalArgumentException"})
 
 
+def is_about_a_setting(error: BaseException) -> bool:
+    """Whether Spark refuses a setting, which it does wherever it first looks at it."""
+    return "[INVALID_CONF_VALUE." in str(error)
+
+
 def explained(error: BaseException, names: list[str]) -> str:
     """The line for a query that cannot be analysed; a table that is not there, in our words."""
     if _condition(error).startswith("TABLE_OR_VIEW_NOT_FOUND"):

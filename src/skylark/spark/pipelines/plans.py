@@ -70,8 +70,8 @@ class Plan:
             return action()
         except Exception as error:
             known = causes.as_error(error)
-            if isinstance(known, ConfigError):
-                self.spec.refuse_setting(str(known))
+            self.spec.refuse_setting(str(known))
+            if isinstance(known, ConfigError) and not causes.is_about_a_setting(error):
                 place.refuse(causes.explained(error, self._names()))
             if known is error:
                 raise

@@ -139,8 +139,8 @@ class Spec:
 
     def refuse_setting(self, problem: str) -> None:
         """Refuse the setting that a problem names; nothing where it is none of the file's."""
-        for name in self.settings:
-            if f'"{name}"' in problem:
+        for name, value in self.settings.items():
+            if f'"{name}"' in problem and f"'{value}'" in problem:  # And not that of --conf.
                 self.refuse(f"settings.{name}", problem)
 
     def group_of(self, sink: Sink) -> str:
