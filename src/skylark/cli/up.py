@@ -155,8 +155,11 @@ class Plan:
                 own.append(Flag(key, text, f"--{key}"))
         # What the user sets counts, but for what would make two brokers the same one.
         fixed = {"listenHost", "listenPort"}
+        # That variable says where clients go; here are name servers of its own.
+        env = {key: text for key, text in os.environ.items() if key != "NAMESRV_ADDR"}
         return load(
             BrokerConfig,
+            env=env,
             flags=[flag for flag in own if flag.key in fixed or flag.key not in given]
             + [flag for flag in self._given if flag.key not in fixed],
         )

@@ -32,3 +32,12 @@ def test_brokers_without_it_are_each_their_own() -> None:
     configs = [loaded.config for loaded in plan("--brokers", "2").brokers]
     assert [config.broker_name for config in configs] == ["broker-a", "broker-b"]
     assert not any(config.is_raft for config in configs)
+
+
+def test_brokers_join_their_own_name_server_whatever_clients_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876")
+    assert [loaded.config.namesrv_addr for loaded in plan().brokers] == [""]
+    (loaded,) = plan("--set", "namesrvAddr=10.0.0.2:9876").brokers
+    assert loaded.config.namesrv_addr == "10.0.0.2:9876"
