@@ -15,7 +15,14 @@ import socket
 import sys
 
 from ..config.schema import safe_path, safe_text
-from ..errors import ConfigError, SkylarkError, StoreLocked, StoreUnreadable, TransportError
+from ..errors import (
+    ConfigError,
+    InvalidName,
+    SkylarkError,
+    StoreLocked,
+    StoreUnreadable,
+    TransportError,
+)
 
 DONE = 0
 FAILED = 1
@@ -26,6 +33,7 @@ READER_GONE = 141
 
 _BOUND = re.compile(r"address \('(?P<host>[^']*)', (?P<port>\d+)")
 _UNUSABLE_FILE = {
+    errno.EEXIST,
     errno.EACCES,
     errno.EPERM,
     errno.ENOENT,
@@ -45,7 +53,7 @@ def complain(program: str, message: str) -> None:
 def failure(error: BaseException) -> tuple[str, int] | None:
     """Return the line and the exit code for an error that a user can act on, or None for a bug."""
     error = _innermost(error)
-    if isinstance(error, (ConfigError, StoreUnreadable, StoreLocked)):
+    if isinstance(error, (ConfigError, InvalidName, StoreUnreadable, StoreLocked)):
         return str(error), WRONG_USE
     if isinstance(error, TransportError):
         return f"{error}; is the server running, and the address right?", NOT_REACHABLE
@@ -83,5 +91,7 @@ def _os_failure(error: OSError) -> tuple[str, int]:
         )
     if error.filename is not None and error.errno in _UNUSABLE_FILE:
         path = safe_path(str(error.filename))
+        if error.errno == errno.EEXIST:
+            return f"cannot use {path}: there is a file already; name another place", WRONG_USE
         return f"cannot use {path}: {text}; correct the path or its permissions", WRONG_USE
     return safe_text(str(error)), FAILED

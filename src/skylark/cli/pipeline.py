@@ -6,19 +6,35 @@ pipelines from files is in pipeline_runs.py, replay in replay.py, metrics in pip
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError, SkylarkError
-from ..spark.pipelines.causes import as_error, one_line
+from ..errors import ConfigError
 from . import asking, pipeline_lake, pipeline_runs, render
 from .pipeline_metrics import metrics
+from .pipeline_queries import finish
+from .pipeline_signals import ended_by_signal, stopping_by_signal
+from .pipeline_spark import (
+    Conf,
+    Flags,
+    Jars,
+    Master,
+    Packages,
+    make_folder,
+    require_target,
+    require_topics,
+    say,
+    spark_session,
+)
+from .pipeline_sql import sql, topics_of
 from .replay import replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 app = typer.Typer(
     help="Pipelines on Spark: from files, archive, SQL, replay, mirror, metrics.",
@@ -26,50 +42,31 @@ app = typer.Typer(
 )
 for _verb in ("run", "validate", "stop", "resume"):
     app.command(_verb)(getattr(pipeline_runs, _verb))
-app.command()(replay)
-app.command()(metrics)
+for _command in (replay, metrics, sql):
+    app.command()(_command)
 
-Master = Annotated[
-    str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
-]
 Root = Annotated[str, typer.Option("--archive", metavar="DIR", help="Where the archive is.")]
 
 
-def _session(master: str | None, conf: list[str] | None) -> SparkSession:
-    from ..spark import session
+def _go_on(name: str, flags: Flags, start: Callable[[SparkSession], StreamingQuery]) -> bool:
+    """Run a query until it ends or is told to stop; whether it was told."""
+    from ..spark.pipelines.causes import as_error
 
-    settings = {}
-    for one in conf or ():
-        name, equals, value = one.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
-        settings[name] = value
-    log = pipeline_runs.java_log("pipeline")
-    spark = session("skylark pipeline", master=master, settings=settings, java_log=log)
-    pipeline_runs.silence()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def _wait(query: Any) -> None:
-    """Wait for a query; what ended it is said in one line."""
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-        raise
-    except Exception as error:
-        raise SkylarkError(one_line(error)) from error
-
-
-def _topics(text: str) -> list[str]:
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
-        raise ConfigError("name at least one topic")
-    return found
+    settings = flags.settings()
+    with (
+        stopping_by_signal("Spark's start") as stop,
+        spark_session(name, flags, settings) as spark,
+    ):
+        stop.after = "this moment"
+        if not stop.is_asked:
+            try:
+                query = start(spark)
+            except Exception as error:
+                raise as_error(error) from error
+            finish(query, stop)
+    if stop.is_asked:
+        say(f"{name}: stopped; go on with the same command")
+    return stop.is_asked
 
 
 @app.command()
@@ -89,29 +86,39 @@ def archive(
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
-    packages: pipeline_runs.Packages = None,
-    jars: pipeline_runs.Jars = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    json: asking.Json = False,
 ) -> None:
     """Copy topics to Parquet files, exactly once, until stopped."""
     from ..spark import archive as archives
+    from ..spark.catalogue import Catalogue
+    from ..spark.pipelines.triggers import check_interval
 
-    topics = _topics(topic)
+    topics = topics_of(topic)
+    if not check_interval(every):
+        raise ConfigError(f"--every {every[:40]!r}: an interval such as '30 seconds' is needed")
     if table_format is not None:
-        flags = pipeline_runs.Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
-        pipeline_lake.archive(root, topics, table_format, table, flags, every=every)
+        flags = Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
+        pipeline_lake.archive(root, topics, table_format, table, flags, every=every, as_json=json)
         return
     if table is not None or packages is not None or jars is not None:
         raise ConfigError("--table, --packages and --jars go with --table-format")
-    query = archives.archive(
-        _session(master, conf),
-        root,
-        topics,
-        namesrv=asking.addresses(namesrv),
-        once=once,
-        trigger=every,
+    addresses = asking.addresses(namesrv)
+    require_topics(addresses, topics)
+    make_folder("--archive", root)
+    _go_on(
+        "archive",
+        Flags(master, conf),
+        lambda spark: archives.archive(
+            spark, root, topics, namesrv=addresses, once=once, trigger=every
+        ),
     )
-    _wait(query)
-    for row in archives.status(root):
+    rows = archives.status(root) if Catalogue(root).entries() else []
+    if json:
+        render.show_table(rows, {}, as_json=True)
+        return
+    for row in rows:
         typer.echo(f"{row['topic']}: {row['rows']} messages in {row['files']} files")
 
 
@@ -140,54 +147,27 @@ def status(
 
 
 @app.command()
-def compact(root: Root, master: Master = None, conf: Conf = None) -> None:
+def compact(
+    root: Root, master: Master = None, conf: Conf = None, json: asking.Json = False
+) -> None:
     """Put the small files of an archive together."""
     from ..spark import archive as archives
     from ..spark.catalogue import Catalogue
+    from ..spark.pipelines.causes import as_error
 
     Catalogue(root).require()  # Before Spark is started for nothing.
-    count = archives.compact(_session(master, conf), root)
-    typer.echo(f"{count} batches were put together")
-
-
-@app.command()
-def sql(
-    query: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; topics are tables.")],
-    topic: Annotated[
-        str, typer.Option("-t", "--topic", metavar="TOPIC[,TOPIC]", help="The topics it uses.")
-    ],
-    root: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="An archive to read as well.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows to show.")] = 1000,
-    namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    json: asking.Json = False,
-) -> None:
-    """Ask topics with SQL: archive and live log are one table."""
-    from ..spark import archive as archives
-
-    topics = _topics(topic)
-    spark = _session(master, conf)
-    try:
-        found: DataFrame = archives.sql(
-            spark, query, topics, namesrv=asking.addresses(namesrv), root=root
-        )
-        rows = [row.asDict() for row in found.limit(limit).collect()]
-        names = found.columns
-    except SkylarkError:
-        raise
-    except Exception as error:
-        raise as_error(error) from error
-    shown = [{name: _plain(row[name]) for name in names} for row in rows]
-    render.show_table(shown, {name: name for name in names}, as_json=json)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    return value if isinstance(value, int | float | str | bool | None) else str(value)
+    flags = Flags(master, conf)
+    with spark_session("compact", flags, flags.settings()) as spark, ended_by_signal():
+        try:
+            count = archives.compact(spark, root)
+        except OSError:
+            raise
+        except Exception as error:
+            raise as_error(error) from error
+    if json:
+        render.show_record({"batches": count}, {}, as_json=True)
+    else:
+        typer.echo(f"{count} batches were put together")
 
 
 @app.command()
@@ -207,20 +187,34 @@ def mirror(
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
+    json: asking.Json = False,
 ) -> None:
     """Copy a topic to another cluster, exactly once, until stopped."""
     from ..spark.mirror import mirror as start
 
-    query = start(
-        _session(master, conf),
-        topic,
-        namesrv=asking.addresses(namesrv),
-        to=to,
-        as_topic=as_topic,
-        checkpoint=checkpoint,
-        once=once,
-        chain=chain,
+    addresses = asking.addresses(namesrv)
+    target = as_topic or topic
+    require_topics(addresses, [topic])
+    require_target(to, target)
+    make_folder("--checkpoint", checkpoint)
+    is_stopped = _go_on(
+        "mirror",
+        Flags(master, conf),
+        lambda spark: start(
+            spark,
+            topic,
+            namesrv=addresses,
+            to=to,
+            as_topic=as_topic,
+            checkpoint=checkpoint,
+            once=once,
+            chain=chain,
+        ),
     )
-    _wait(query)
-    if once:
-        print(f"{topic} is copied to {to}", file=sys.stderr)
+    if json:
+        ended = "stopped" if is_stopped else "done"
+        render.show_record(
+            {"topic": topic, "to": to, "as": target, "status": ended}, {}, as_json=True
+        )
+    elif not is_stopped:
+        say(f"{topic} is copied to {to}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import ConfigError, SkylarkError
-from . import asking, pipeline_runs
-from .pipeline_runs import Flags, say
+from ..errors import ConfigError
+from . import asking, render
+from .pipeline_queries import finish
+from .pipeline_signals import stopping_by_signal
+from .pipeline_spark import Flags, make_folder, require_topics, say, spark_session
 
 _NAME = "archive"
 
@@ -20,6 +22,7 @@ def archive(
     flags: Flags,
     *,
     every: str,
+    as_json: bool,
 ) -> None:
     """Archive until stopped, or with flags.once what is there now."""
     from ..spark import lake
@@ -35,21 +38,29 @@ def archive(
     given = flags.settings()
     lake.require_package(given, chosen, lake.installed_spark())
     settings = {**lake.settings(chosen, folder), **given}
-    with pipeline_runs.spark_session(_NAME, flags, None, settings, False) as spark:
-        query = lake.archive_into(
-            spark, folder, topics, table_format=chosen, table=table,
-            namesrv=asking.addresses(flags.namesrv), once=flags.once, trigger=every,
-        )  # fmt: skip
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            raise
-        except Exception as error:
-            known_error = lake.explained(spark, chosen, error)
-            if isinstance(known_error, SkylarkError):
-                raise known_error from error
-            raise
+    namesrv = asking.addresses(flags.namesrv)
+    require_topics(namesrv, topics)
+    make_folder("--archive", folder)
+    with (
+        stopping_by_signal("Spark's start") as stop,
+        spark_session(_NAME, flags, settings) as spark,
+    ):
+        stop.after = "this moment"
+        if not stop.is_asked:
+            query = lake.archive_into(
+                spark, folder, topics, table_format=chosen, table=table, namesrv=namesrv,
+                once=flags.once, trigger=every,
+            )  # fmt: skip
+            finish(query, stop, lambda error: lake.explained(spark, chosen, error))
+        if stop.is_asked:
+            say("archive: stopped; go on with the same command")
+            if as_json:
+                render.show_table([], {}, as_json=True)
+            return
         rows = spark.table(lake.name_of(chosen, folder, table)).groupBy("topic").count().collect()
-    for row in sorted(rows):
-        say(f"{row['topic']}: {row['count']} messages in {chosen.value}")
+    shown = [{"topic": row["topic"], "rows": row["count"]} for row in sorted(rows)]
+    if as_json:
+        render.show_table(shown, {}, as_json=True)
+        return
+    for row in shown:
+        say(f"{row['topic']}: {row['rows']} messages in {chosen.value}")

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..admin import NEWEST
 from ..errors import ConfigError
-from . import asking, pipeline_runs, render
-from .pipeline_runs import Conf, Flags, Jars, Master, Packages, Verbose, say
+from . import asking, render
+from .pipeline_signals import stopping_by_signal
+from .pipeline_spark import (
+    Conf,
+    Flags,
+    Jars,
+    Master,
+    Packages,
+    Verbose,
+    make_folder,
+    require_topics,
+    say,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from ..spark.metrics.job import Step
     from ..spark.pipelines import RunDirectory, RunState
+    from .pipeline_signals import Stop
 
 _SPANS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN_MS_MAX = 365 * _SPANS["d"]
+_DIGITS_MAX = 12
 _POLL_S = 0.2
 _TITLES = ("at", "metric", "topic", "group", "detail", "count", "bytes", "p50_ms", "p90_ms",
            "p99_ms", "max_ms")  # fmt: skip
@@ -61,13 +76,20 @@ def metrics(
     from ..spark.metrics import MetricsJob
 
     with _running(name, table) as stop:
+        require_topics(asking.addresses(namesrv))
+        make_folder("--table", table)
         say(f"{name}: Spark starts; the table is {table}")
-        with pipeline_runs.spark_session(name, flags, None, settings, verbose) as spark:
+        with spark_session(name, flags, settings, verbose=verbose) as spark:
+            stop.begin()
             job = MetricsJob(
                 spark, table, namesrv=asking.addresses(namesrv), topics=topics, start=start
             )
             job.run(once=once, every_ms=every_ms, stop=stop, on_step=stop.note)
-    say(f"{name}: {stop.state.sinks['table'].rows:,} messages counted")
+    if json:
+        render.show_record(stop.state.to_dict(), {}, as_json=True)
+        return
+    ended = "stopped, " if stop.state.status == "stopped" else ""
+    say(f"{name}: {ended}{stop.state.sinks['table'].rows:,} messages counted")
 
 
 def span_ms(text: str, option: str) -> int:
@@ -76,7 +98,21 @@ def span_ms(text: str, option: str) -> int:
     unit = text[len(digits) :]
     if not digits.isdecimal() or unit not in _SPANS or not int(digits):
         raise ConfigError(f"{option} {text[:40]!r}: write a number with s, m, h or d, such as 30s")
+    if len(digits) > _DIGITS_MAX or int(digits) * _SPANS[unit] > _SPAN_MS_MAX:
+        raise ConfigError(f"{option} {text[:40]!r}: 365d is the longest")
     return int(digits) * _SPANS[unit]
+
+
+def _since_ms(text: str, now_ms: int) -> int:
+    try:
+        found = asking.moment_ms(text, now_ms)
+    except ConfigError as error:
+        raise ConfigError(f"--since: {error}") from None
+    if found == NEWEST:
+        return now_ms
+    if found > now_ms:
+        raise ConfigError(f"--since {text[:40]!r} is to come; nothing has been counted then")
+    return found
 
 
 def _show(table: str, since: str, metric: str | None, step: str, *, as_json: bool) -> None:
@@ -84,11 +120,12 @@ def _show(table: str, since: str, metric: str | None, step: str, *, as_json: boo
 
     if metric is not None and metric not in set(Metric):
         raise ConfigError(f"--metric {metric[:40]!r}: allowed are {', '.join(Metric)}")
+    step_ms = span_ms(step, "--step")
+    if step_ms % _SPANS["m"]:
+        raise ConfigError(f"--step {step!r}: whole minutes are needed, such as 1m, 5m or 1h")
     now_ms = int(time.time() * 1_000)
-    found = read_metrics(
-        table, asking.moment_ms(since, now_ms), now_ms + 60_000, metric=metric,
-        step_ms=span_ms(step, "--step"),
-    )  # fmt: skip
+    since_ms = _since_ms(since, now_ms)
+    found = read_metrics(table, since_ms, now_ms + 60_000, metric=metric, step_ms=step_ms)
     rows = [
         {
             "at": asking.time_text(one.at_ms), "metric": one.metric.value, "topic": one.topic,
@@ -104,10 +141,16 @@ def _show(table: str, since: str, metric: str | None, step: str, *, as_json: boo
 class _Stop:
     """Whether to stop: a signal, or `skylark pipeline stop`. Keeps the state that status shows."""
 
-    def __init__(self, directory: RunDirectory, state: RunState) -> None:
+    def __init__(self, directory: RunDirectory, state: RunState, signals: Stop) -> None:
         self.state = state
         self._directory = directory
         self._event = threading.Event()
+        self._signals = signals
+        signals.then(self._event.set)
+
+    def begin(self) -> None:
+        """Spark has started: from now on a step may be under way."""
+        self._signals.after = "this step"
 
     def is_set(self) -> bool:
         """Whether somebody has said so."""
@@ -119,13 +162,6 @@ class _Stop:
         while not self.is_set() and (left := deadline - time.monotonic()) > 0:
             self._event.wait(min(_POLL_S, left))
         return self.is_set()
-
-    def ask(self, number: int, frame: Any) -> None:
-        """The handler of a signal; the second one does not wait."""
-        if self._event.is_set():
-            raise KeyboardInterrupt
-        self._event.set()
-        say("stopping after this step; once more to stop at once")
 
     def note(self, step: Step) -> None:
         """A step is done."""
@@ -155,21 +191,24 @@ def _running(name: str, table: str) -> Iterator[_Stop]:
         host=socket.gethostname(), started_ms=int(time.time() * 1_000),
         sinks={"table": SinkState("metrics")},
     )  # fmt: skip
-    stop = _Stop(directory, state)
     directory.forget_stop(name)
-    stop.write("starting")
-    before = {one: signal.signal(one, stop.ask) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
-    except BaseException as error:
-        state.error = None if isinstance(error, KeyboardInterrupt) else one_line(error)
-        raise
+        with stopping_by_signal("Spark's start") as signals:
+            stop = _Stop(directory, state, signals)
+            stop.write("starting")
+            try:
+                yield stop
+            except BaseException as error:
+                is_told = isinstance(error, KeyboardInterrupt)
+                state.error = None if is_told else one_line(error)
+                state.status = "stopped" if is_told else "failed"
+                raise
+            else:
+                state.status = "stopped" if stop.is_set() else "done"
+            finally:
+                state.ended_ms = int(time.time() * 1_000)
+                state.sinks["table"].is_active = False
+                stop.write(state.status)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        state.ended_ms = int(time.time() * 1_000)
-        state.sinks["table"].is_active = False
-        ended = "stopped" if stop.is_set() else "done"
-        stop.write("failed" if state.error else ended)
         directory.forget_stop(name)
         lock.release()

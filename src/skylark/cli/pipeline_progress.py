@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 TITLES = {
     "pipeline": "pipeline", "status": "status", "sink": "sink", "batch": "batch", "rows": "rows in",
-    "rate": "rows/s", "batch_s": "batch s", "lag": "lag", "error": "error",
+    "rate": "rows/s", "batch_s": "batch s", "lag": "lag",
 }  # fmt: skip
 _BAR_CHARS = 24
 _LINE_EVERY_S = 10.0
@@ -27,7 +28,7 @@ _LAG_TIMEOUT_MS = 2_000
 
 def rows_of(state: RunState) -> list[dict[str, Any]]:
     """A state as rows of a table, one for each sink."""
-    base = {"pipeline": state.name, "status": state.status, "error": state.error}
+    base = {"pipeline": state.name, "status": state.status}
     if not state.sinks:
         return [base]
     return [
@@ -39,10 +40,32 @@ def rows_of(state: RunState) -> list[dict[str, Any]]:
             "rate": round(sink.rows_per_s, 1),
             "batch_s": round(sink.batch_ms / 1_000, 2),
             "lag": sink.lag,
-            "error": sink.error or (state.error if len(state.sinks) == 1 else None),
         }
         for name, sink in state.sinks.items()
     ]
+
+
+def errors_of(state: RunState) -> list[str]:
+    """What went wrong, a line for each; not in the table, where they would leave no room."""
+    found = [
+        f"{state.name}: sink {name}: {sink.error}"
+        for name, sink in state.sinks.items()
+        if sink.error is not None
+    ]
+    error = state.error
+    if error is not None and not any(error.endswith(s.error or "\0") for s in state.sinks.values()):
+        found.insert(0, f"{state.name}: {error}")
+    return [escaped(one) for one in found]
+
+
+def show(states: Sequence[RunState], *, as_json: bool) -> None:
+    """States as a table, and what went wrong below it."""
+    if as_json:
+        render.show_table([state.to_dict() for state in states], {}, as_json=True)
+        return
+    render.show_table([row for state in states for row in rows_of(state)], TITLES)
+    for text in (text for state in states for text in errors_of(state)):
+        print(text)
 
 
 def fraction(state: RunState, sink: SinkState) -> float | None:
@@ -66,8 +89,6 @@ def line(state: RunState, name: str, sink: SinkState, *, bar: bool) -> str:
     )
     if sink.batch is None:
         text = "no micro-batch yet"
-    if sink.error:
-        text = escaped(sink.error)
     shown = ""
     if bar and done is not None:
         full = int(min(1.0, done) * _BAR_CHARS)
@@ -92,17 +113,30 @@ class Reporter:
             self._next_s = time.monotonic() + _LINE_EVERY_S
             print("\n".join(lines), file=self._stream, flush=True)
 
+    def begin_below(self) -> None:
+        """Leave what is drawn: another line has come below it."""
+        self._drawn = 0
+
     def states(self, states: Sequence[RunState]) -> None:
         """Several runs at once."""
-        lines = [line(s, *one, bar=self._is_terminal) for s in states for one in s.sinks.items()]
+        lines = []
+        for state in states:
+            lines += [line(state, *one, bar=self._is_terminal) for one in state.sinks.items()]
+            if not state.sinks:
+                lines.append(f"{state.name}  {state.status}")
+            for text in errors_of(state):
+                lines += textwrap.wrap(text, self._width()) if self._is_terminal else [text]
         if self._is_terminal:
             self.draw(lines)
         else:
             print("\n".join(lines), file=self._stream, flush=True)
 
+    def _width(self) -> int:
+        return max(20, shutil.get_terminal_size().columns - 1)
+
     def draw(self, lines: list[str]) -> None:
         """Put lines in the place of those drawn before."""
-        width = shutil.get_terminal_size().columns - 1
+        width = self._width()
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         text = "".join(f"\x1b[2K{one[:width]}\n" for one in lines)
         print(f"{up}{text}\x1b[J", end="", file=self._stream, flush=True)

@@ -2,77 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ConfigError, SkylarkError
 from . import asking, exits, render
-from .pipeline_progress import TITLES, Reporter, rows_of, with_lag_of_now
+from .pipeline_progress import Reporter, show, with_lag_of_now
+from .pipeline_signals import stopping_by_signal
+from .pipeline_spark import (
+    Conf,
+    Flags,
+    Jars,
+    Master,
+    Packages,
+    PyFiles,
+    Verbose,
+    check_spec,
+    say,
+    spark_session,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ..spark.pipelines import Run, RunDirectory, RunState, Spec
 
-_LOCAL = "local[2,4]"  # Two cores, and a task may fail four times: workers are killed, too.
 _WATCH_S = 1.0
+# What is no pipeline goes on in its own way.
+_GOES_ON = {"metrics": "the same command", "session": "its own program"}
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: .yaml or .py.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the pipeline is called.")]
-Master = Annotated[
-    str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
-]
-Packages = Annotated[
-    str | None, typer.Option("--packages", metavar="G:A:V,…", help="Java packages for Spark.")
-]
-Jars = Annotated[str | None, typer.Option("--jars", metavar="FILE,…", help="Jars for Spark.")]
-PyFiles = Annotated[
-    str | None, typer.Option("--py-files", metavar="FILE,…", help="Python files for its workers.")
-]
 Once = Annotated[bool, typer.Option("--once", help="End when everything of now is done.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show all that Spark says.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """What goes to Spark as it is; kept so that `resume` does the same."""
-
-    master: str | None = None
-    conf: list[str] | None = None
-    packages: str | None = None
-    jars: str | None = None
-    py_files: str | None = None
-    once: bool = False
-    namesrv: str | None = None
-
-    def settings(self) -> dict[str, str]:
-        """As settings of Spark."""
-        found = {}
-        for key, value in (
-            ("spark.jars.packages", self.packages),
-            ("spark.jars", self.jars),
-            ("spark.submit.pyFiles", self.py_files),
-        ):
-            if value is not None:
-                found[key] = value
-        for one in self.conf or ():
-            name, equals, value = one.partition("=")
-            if not equals or not name:
-                raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
-            found[name] = value
-        return found
 
 
 def run(
@@ -113,11 +79,26 @@ def follow(
     as_json: bool,
 ) -> None:
     """Start a run that has its locks, show how far it is, and say how it ended."""
+    from ..spark.pipelines import RunDirectory
+
+    check_spec(spec)
     say(f"{spec.name}: Spark starts; progress is kept in {spec.checkpoint}")
-    with stopping_by_signal(run), spark_session(spec.name, flags, spec, settings, verbose) as spark:
+    reporter = None if as_json else Reporter()
+    settings = {**spec.settings, **settings}
+    with (
+        stopping_by_signal("Spark's start") as stop,
+        spark_session(spec.name, flags, settings, verbose=verbose) as spark,
+    ):
+        stop.after = "this micro-batch"
+        stop.then(run.request_stop)
+        if RunDirectory.default().is_asked_to_stop(spec.name):
+            run.request_stop()
+        if reporter is not None:
+            stop.then(reporter.begin_below)
         try:
-            run.start(spark)
-            end = run.wait(None if as_json else Reporter())
+            if run.state.status != "stopping":
+                run.start(spark)
+            end = run.wait(reporter)
         except SkylarkError as error:
             if verbose and error.__cause__ is not None:
                 print(error.__cause__, file=sys.stderr)
@@ -131,83 +112,27 @@ def follow(
         say(f"{spec.name}: done, {counts}")
 
 
-def say(text: str) -> None:
-    """A line for people, where it does not disturb what programs read."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _loaded(file: Path, namesrv: str | None) -> Spec:
     from ..spark.pipelines import load
 
-    environment = dict(os.environ)
-    if namesrv is not None:
-        environment["NAMESRV_ADDR"] = namesrv
-    return load(file, environment)
+    if namesrv is None:
+        return load(file)
+    return at(load(file, {**os.environ, "NAMESRV_ADDR": namesrv}), namesrv)
 
 
-@contextlib.contextmanager
-def stopping_by_signal(run: Run) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a stop; the second one does not wait."""
-    asked = False
+def at(spec: Spec, namesrv: str) -> Spec:
+    """A pipeline at other name servers than its file's; a part that has its own keeps them."""
 
-    def handle(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        run.request_stop()
-        say("stopping after this micro-batch; once more to stop at once")
+    def moved(options: Mapping[str, str]) -> Mapping[str, str]:
+        is_files = options.get("namesrv") == spec.namesrv
+        return {**options, "namesrv": namesrv} if is_files else options
 
-    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def spark_session(
-    name: str, flags: Flags, spec: Spec | None, settings: dict[str, str], verbose: bool
-) -> Iterator[SparkSession]:
-    """A session for one command; unless verbose, what the JVM says goes to a file."""
-    from ..spark import session
-    from ..spark.pipelines.causes import as_error
-
-    settings = {**({} if spec is None else spec.settings), **settings}
-    try:
-        spark = session(
-            f"skylark {name}",
-            master=flags.master or os.environ.get("SPARK_MASTER") or _LOCAL,
-            settings=settings,
-            java_log=None if verbose else java_log(name),
-        )
-        spark.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
-        if not verbose:
-            silence()
-    except SkylarkError:
-        raise
-    except Exception as error:
-        raise as_error(error, "Spark did not start") from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def java_log(name: str) -> Path:
-    """Where what Spark's Java says is kept."""
-    from ..spark.pipelines import RunDirectory
-
-    return RunDirectory.default().root / f"{name}.log"
-
-
-def silence() -> None:
-    """Keep pyspark from printing Java's stack beside the error that we report."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
+    return replace(
+        spec,
+        namesrv=namesrv,
+        sources=tuple(replace(one, options=moved(one.options)) for one in spec.sources),
+        sinks=tuple(replace(one, options=moved(one.options)) for one in spec.sinks),
+    )
 
 
 def validate(
@@ -228,10 +153,11 @@ def validate(
     flags = Flags(master, conf, packages, jars, py_files, namesrv=namesrv)
     settings = flags.settings()
     spec = _loaded(file, namesrv)
-    with spark_session(spec.name, flags, spec, settings, verbose) as spark:
+    if not offline:
+        check_spec(spec)
+    settings = {**spec.settings, **settings}
+    with spark_session(spec.name, flags, settings, verbose=verbose) as spark:
         plan = Plan(spec, spark, None)
-        if not offline:
-            plan.check_cluster(0)
         rows = []
         for sink in spec.sinks:
             frame = plan.frame(sink)
@@ -258,6 +184,10 @@ def stop(
     state = directory.read(name)
     if not directory.is_running(name):
         raise ConfigError(f"pipeline {name} does not run: it is {state.status}")
+    if state.kind == "session":
+        raise ConfigError(
+            f"{name} is a session of another program, process {state.pid}; stop it there"
+        )
     directory.ask_to_stop(name)
     deadline = time.monotonic() + wait_s
     while directory.is_running(name):
@@ -271,9 +201,15 @@ def stop(
     if json:
         render.show_record(state.to_dict(), {}, as_json=True)
     else:
-        say(f"{name}: {state.status}; go on with: skylark pipeline resume {name}")
+        say(f"{name}: {state.status}; go on with: {_way_on(state)}")
     if state.status == "failed":
         raise typer.Exit(exits.FAILED)
+
+
+def _way_on(state: RunState) -> str:
+    if state.kind == "pipeline" and state.file is None:
+        return _GOES_ON["session"]
+    return _GOES_ON.get(state.kind, f"skylark pipeline resume {state.name}")
 
 
 def resume(name: Name, verbose: Verbose = False, json: asking.Json = False) -> None:
@@ -289,6 +225,8 @@ def resume(name: Name, verbose: Verbose = False, json: asking.Json = False) -> N
 
         resume_replay(name, state, verbose=verbose, as_json=json)
         return
+    if state.kind in _GOES_ON:
+        raise ConfigError(f"{name} is no pipeline of a file; go on with {_way_on(state)}")
     if state.file is None:
         raise ConfigError(f"pipeline {name} was run by a program, not from a file; run that again")
     flags = Flags(**state.flags)
@@ -311,17 +249,13 @@ def show_states(directory: RunDirectory, name: str | None, *, watch: bool, as_js
     """The body of `status`, for pipelines."""
     names = [name] if name is not None else directory.names()
     if not watch:
-        states = [with_lag_of_now(directory.read(one)) for one in names]
-        if as_json:
-            render.show_table([state.to_dict() for state in states], {}, as_json=True)
-            return
-        render.show_table([row for state in states for row in rows_of(state)], TITLES)
+        show([with_lag_of_now(directory.read(one)) for one in names], as_json=as_json)
         return
     reporter = Reporter(sys.stdout)
     while True:
         states = [with_lag_of_now(directory.read(one)) for one in names]
         if as_json:
-            render.show_table([state.to_dict() for state in states], {}, as_json=True)
+            render.show_line([state.to_dict() for state in states])
         else:
             reporter.states(states)
         if all(state.has_ended for state in states):

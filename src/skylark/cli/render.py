@@ -50,6 +50,12 @@ def show_record(
     _write_plain([[title, _text(record.get(key))] for key, title in titles.items()], stream)
 
 
+def show_line(value: object, *, out: TextIO | None = None) -> None:
+    """Show one JSON document as one line, for programs that read while it goes on."""
+    stream = sys.stdout if out is None else out
+    print(json.dumps(value, ensure_ascii=True), file=stream, flush=True)
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Say whether a stream is a terminal that understands more than plain text."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"

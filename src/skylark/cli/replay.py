@@ -13,7 +13,8 @@ from ..admin import NEWEST
 from ..errors import ConfigError
 from . import asking, render
 from .pipeline_progress import Reporter
-from .pipeline_runs import (
+from .pipeline_signals import ended_by_signal, stopping_by_signal
+from .pipeline_spark import (
     Conf,
     Flags,
     Jars,
@@ -21,9 +22,11 @@ from .pipeline_runs import (
     Packages,
     PyFiles,
     Verbose,
+    make_folder,
+    require_target,
+    require_topics,
     say,
     spark_session,
-    stopping_by_signal,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +99,8 @@ def replay(
     directory = RunDirectory.default()
     if not dry_run and name in directory.names():
         state = directory.read(name)
+        if state.kind != "replay":
+            raise ConfigError(f"--name {name}: a {state.kind} is called so; choose another name")
         if directory.is_running(name):
             raise ConfigError(f"replay {name} runs already, as process {state.pid}")
         if state.status == "done":
@@ -106,27 +111,58 @@ def replay(
         resume_replay(name, state, verbose=verbose, as_json=json)
         return
     folder = Path(_folder(checkpoint) or directory.root / "replays" / name)
-    with spark_session(name, flags, None, flags.settings(), verbose) as spark:
-        if not _is_meant(spark, selection, dry_run=dry_run, yes=yes, as_json=json):
+    require_topics(source, [topic])
+    if not dry_run:
+        require_target(selection.to_namesrv, to)
+        make_folder("--checkpoint", folder)
+    with spark_session(name, flags, flags.settings(), verbose=verbose) as spark:
+        with ended_by_signal():  # Nothing has been done yet.
+            found = _previewed(spark, selection)
+        if not _is_meant(name, selection, found, dry_run=dry_run, yes=yes, as_json=json):
             return
         _send(name, selection, folder, flags, spark, as_json=json)
 
 
-def _is_meant(
-    spark: SparkSession, selection: Selection, *, dry_run: bool, yes: bool, as_json: bool
-) -> bool:
+def _previewed(spark: SparkSession, selection: Selection) -> dict[str, Any]:
+    """What would be sent, with all times as they are written everywhere else."""
     from ..spark.replay import preview
 
     found = preview(spark, selection)
-    titles = {"messages": "messages", "bytes": "bytes", "first": "first", "last": "last"}
+    shown = asdict(found)
+    for name, text in (("first", found.first), ("last", found.last)):
+        if text is not None:  # In the zone of the session, which only Spark knows for sure.
+            row = spark.sql("select unix_millis(cast(:at as timestamp))", args={"at": text}).first()
+            shown[name] = asking.time_text(None if row is None else row[0])
+    return {
+        **shown,
+        "from": asking.time_text(selection.from_ms),
+        "until": asking.time_text(selection.until_ms),
+    }
+
+
+def _is_meant(
+    name: str,
+    selection: Selection,
+    found: dict[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> bool:
+    from ..spark.pipelines import RunState
+
     if dry_run or not as_json:
-        render.show_record(asdict(found), titles, as_json=as_json)
+        titles = ("from", "until", "messages", "bytes", "first", "last")
+        render.show_record(found, {title: title for title in titles}, as_json=as_json)
     if dry_run:
         return False
-    if not found.messages:
+    if not found["messages"]:
         say(f"{selection.topic}: no message is like that; nothing is sent")
+        if as_json:
+            nothing = RunState(name, kind="replay", status="done", rows_total=0)
+            render.show_record(nothing.to_dict(), {}, as_json=True)
         return False
-    asking.require_meant(f"send {found.messages:,} messages to {selection.to}?", yes)
+    asking.require_meant(f"send {found['messages']:,} messages to {selection.to}?", yes)
     return True
 
 
@@ -139,8 +175,9 @@ def resume_replay(name: str, state: RunState, *, verbose: bool, as_json: bool) -
     given = dict(state.flags)
     selection = Selection(**given.pop("selection"))
     flags = Flags(**given)
+    require_target(selection.to_namesrv, selection.to)
     say(f"{name}: going on where it was")
-    with spark_session(name, flags, None, flags.settings(), verbose) as spark:
+    with spark_session(name, flags, flags.settings(), verbose=verbose) as spark:
         _send(name, selection, Path(state.checkpoint), flags, spark, as_json=as_json)
 
 
@@ -157,10 +194,14 @@ def _send(
     from ..spark.replay import as_pipeline, batches_done, choose
 
     kept: dict[str, Any] = {**asdict(flags), "selection": selection.to_dict()}
+    reporter = None if as_json else Reporter()
     with (
         Run(as_pipeline(name, selection, folder), kind="replay", flags=kept) as run,
-        stopping_by_signal(run),
+        stopping_by_signal("this micro-batch") as stop,
     ):
+        stop.then(run.request_stop)
+        if reporter is not None:
+            stop.then(reporter.begin_below)
         chosen = choose(spark, selection, folder)
         before = batches_done(folder)
         run.state.rows_total, run.state.rows_before = chosen.total, chosen.sent(before)
@@ -169,9 +210,10 @@ def _send(
             run.state.status = "done"
             end = run.state
         else:
-            run.start(spark)
+            if run.state.status != "stopping":
+                run.start(spark)
             end = run.wait(
-                None if as_json else Reporter(),
+                reporter,
                 until=lambda state: _has_done(state, last),
             )
     if as_json:

@@ -2,14 +2,15 @@
 
 import io
 import json
+from dataclasses import asdict
 
 import pytest
 
-from skylark.cli import exits
+from skylark.cli import exits, pipeline_runs, pipeline_spark
 from skylark.cli.main import main
-from skylark.cli.pipeline_progress import Reporter, fraction, line, rows_of
-from skylark.cli.pipeline_runs import Flags
-from skylark.errors import ConfigError
+from skylark.cli.pipeline_progress import Reporter, errors_of, fraction, line, rows_of
+from skylark.cli.pipeline_spark import Flags
+from skylark.errors import ConfigError, SkylarkError, TransportError
 from skylark.spark.pipelines import RunDirectory, RunState
 from skylark.spark.pipelines.state import SinkState
 
@@ -50,13 +51,69 @@ def said(capsys, *words):
         (("replay", "T", "--to", "U", "--conf", "x"), "--conf 'x': KEY=VALUE is needed"),
         (("replay", "T U", "--to", "V"), "topic name 'T U' contains ' '"),
         (("replay", "T", "--to", "U", "--rate", "0"), "--rate"),
+        (("replay", "T", "--to", "U", "--jars", "no.jar"), "--jars no.jar: there is no such file"),
+        (("archive", "a b", "--archive", "lake"), "topic name 'a b' contains ' '"),
+        (("archive", " , ", "--archive", "lake"), "name at least one topic"),
+        (("archive", "T", "--archive", "lake", "--every", "soon"), "--every 'soon': an interval"),
+        (("mirror", "T", "--to", "127.0.0.1:1", "--checkpoint", "c"), "cannot be copied to itself"),
+        (("sql", "select 1", "-t", "a b"), "topic name 'a b' contains ' '"),
+        (("sql", "select 1", "--archive", "none"), "there is none; make it with"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_2_or_1(capsys, words, expected):
+def test_wrong_use_is_one_line_and_exit_2(capsys, words, expected):
     code, line = said(capsys, *words)
     assert expected in line
     assert "\n" not in line
-    assert code == (exits.FAILED if "topic name" in line else exits.WRONG_USE)
+    assert code == exits.WRONG_USE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sql", "select * from T"),
+        ("archive", "T", "--archive", "{dir}/lake"),
+        ("mirror", "T", "--as", "U", "--to", "127.0.0.1:2", "--checkpoint", "{dir}/c"),
+        ("replay", "T", "--to", "U", "--yes"),
+        ("metrics", "--table", "{dir}/t"),
+        ("run", "{dir}/orders.yaml"),
+        ("validate", "{dir}/orders.yaml"),
+    ],
+)
+def test_servers_that_do_not_answer_are_exit_3_before_spark_starts(
+    capsys, tmp_path, monkeypatch, words
+):
+    monkeypatch.setattr(pipeline_spark, "_CHECK_RETRY_MS", 50)
+    monkeypatch.setattr(pipeline_spark, "_started", None)
+    (tmp_path / "orders.yaml").write_text(FILE)
+    code, line = said(capsys, *(word.format(dir=tmp_path) for word in words))
+    assert code == exits.NOT_REACHABLE
+    assert "127.0.0.1:1: " in line
+    assert "\n" not in line
+
+
+def test_a_file_where_a_folder_should_be_is_said_so(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--archive .*: a folder is needed, and there is a file"):
+        pipeline_spark.make_folder("--archive", tmp_path / "file")
+    with pytest.raises(ConfigError, match="a folder is needed, and there is a file"):
+        pipeline_spark.make_folder("--archive", tmp_path / "file" / "deeper")
+    pipeline_spark.make_folder("--checkpoint", "s3a://bucket/folder")
+    monkeypatch.setenv("SKYLARK_RUN_DIR", str(tmp_path / "file"))
+    (tmp_path / "orders.yaml").write_text(FILE)
+    code, line = said(capsys, "run", tmp_path / "orders.yaml")
+    assert code == exits.WRONG_USE
+    assert "there is a file already" in line
+
+
+def test_the_flag_goes_before_the_name_server_of_the_file(tmp_path):
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        FILE.replace("}}", "}, own: {topic: U, namesrv: 'h:3'}}", 1) + "namesrv: 127.0.0.1:7\n"
+    )
+    spec = pipeline_runs._loaded(file, "127.0.0.1:8")
+    assert spec.namesrv == "127.0.0.1:8"
+    assert [one.options["namesrv"] for one in spec.sources] == ["127.0.0.1:8", "h:3"]
+    assert pipeline_runs._loaded(file, None).sources[0].options["namesrv"] == "127.0.0.1:7"
 
 
 def test_a_run_of_a_file_that_is_wrong_names_the_line(capsys, tmp_path):
@@ -103,6 +160,28 @@ def test_what_does_not_run_is_not_stopped(capsys, directory):
     )
 
 
+def test_what_runs_is_advised_on_by_its_kind(capsys, directory):
+    directory.write(RunState("notebook", kind="session", status="running"))
+    lock = directory.lock("notebook")
+    code, line = said(capsys, "stop", "notebook")
+    lock.release()
+    assert code == exits.WRONG_USE
+    assert "is a session of another program" in line
+    directory.write(RunState("metrics", kind="metrics", status="stopped"))
+    assert "go on with the same command" in said(capsys, "resume", "metrics")[1]
+    way_on = pipeline_runs._way_on
+    assert way_on(RunState("m", kind="metrics")) == "the same command"
+    assert way_on(RunState("p", file="p.yaml")) == "skylark pipeline resume p"
+    assert way_on(RunState("r", kind="replay")) == "skylark pipeline resume r"
+
+
+def test_a_replay_does_not_take_the_name_of_a_pipeline(capsys, directory):
+    directory.write(RunState("fmt", status="failed"))
+    code, line = said(capsys, "replay", "T", "--to", "U", "--yes", "--name", "fmt")
+    assert code == exits.WRONG_USE
+    assert line == "skylark: --name fmt: a pipeline is called so; choose another name"
+
+
 def test_a_replay_that_is_done_is_not_done_again(capsys, directory):
     directory.write(RunState("again", kind="replay", status="done"))
     code, line = said(capsys, "replay", "T", "--to", "U", "--yes", "--name", "again")
@@ -117,13 +196,19 @@ def test_status_shows_every_sink(capsys, directory):
     directory.write(RunState("broken", status="failed", error="a.yaml:3: no"))
     assert main(["pipeline", "status"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [text.split()[:3] for text in lines[1:]] == [
+    assert [text.split()[:3] for text in lines[1:4]] == [
         ["broken", "failed", "-"], ["orders", "done", "out"], ["orders", "done", "files"]
     ]  # fmt: skip
+    assert lines[4:] == ["broken: a.yaml:3: no"]
     assert main(["pipeline", "status", "orders", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["sinks"]["out"]["lag"] == 3
+    capsys.readouterr()
     assert main(["pipeline", "status", "--watch"]) == 0, "all have ended"
+    assert "broken: a.yaml:3: no" in capsys.readouterr().out
+    assert main(["pipeline", "status", "--watch", "--json"]) == 0
+    (one,) = capsys.readouterr().out.splitlines()
+    assert [state["name"] for state in json.loads(one)] == ["broken", "orders"]
 
 
 def test_how_much_is_done_is_known_by_the_lag_or_the_total():
@@ -135,7 +220,7 @@ def test_how_much_is_done_is_known_by_the_lag_or_the_total():
     assert fraction(half, SinkState(rows=10)) == 0.5
     text = line(state, "out", SinkState(rows=5, lag=15, batch=1, batch_ms=1500), bar=True)
     assert "[######..................]  25%  5 rows in, 15 left" in text
-    assert rows_of(state) == [{"pipeline": "p", "status": "running", "error": None}]
+    assert rows_of(state) == [{"pipeline": "p", "status": "running"}]
 
 
 def test_a_pipe_gets_a_line_now_and_then_and_the_last_one():
@@ -151,13 +236,64 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_last_one():
     assert last.split()[:2] == ["p/out", "done"]
 
 
-def test_flags_go_to_spark_as_they_are():
-    flags = Flags(conf=["a.b=c=d"], packages="g:a:1", jars="x.jar", py_files="y.py")
+def test_an_error_that_is_of_a_sink_is_said_once():
+    sinks = {"out": SinkState(error="no"), "files": SinkState()}
+    state = RunState("p", status="failed", error="sink out: no", sinks=sinks)
+    assert errors_of(state) == ["p: sink out: no"]
+    state.error = "the disk is full"
+    assert errors_of(state) == ["p: the disk is full", "p: sink out: no"]
+
+
+def test_flags_go_to_spark_with_whole_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.jar", "y.py"):
+        (tmp_path / name).touch()
+    flags = Flags(conf=["a.b=c=d"], packages="g:a:1", jars="x.jar,hdfs://h/z.jar", py_files="y.py")
     assert flags.settings() == {
         "spark.jars.packages": "g:a:1",
-        "spark.jars": "x.jar",
-        "spark.submit.pyFiles": "y.py",
+        "spark.jars": f"{tmp_path}/x.jar,hdfs://h/z.jar",
+        "spark.submit.pyFiles": f"{tmp_path}/y.py",
         "a.b": "c=d",
     }
+    monkeypatch.chdir("/")
+    assert Flags(**asdict(flags)) == flags
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         Flags(conf=["=x"]).settings()
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            'Exception in thread "main" org.apache.spark.SparkException: Master must either be\n',
+            "Master must either be",
+        ),
+        ("Invalid maximum heap size: -Xmxbanana\nError: Could not create", "Invalid maximum heap"),
+        ("Unrecognized option: -Xfoo\nError: Could not create", "Unrecognized option: -Xfoo"),
+        (
+            "\t\tmodule not found: com.nowhere#nothing;1.0\nat\n"
+            'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: '
+            "com.nowhere#nothing;1.0: not found]\n",
+            "unresolved dependency: com.nowhere#nothing;1.0: not found",
+        ),
+        (
+            "2026-11-18 20:07:55 ERROR StandaloneSchedulerBackend: Application has been killed. "
+            "Reason: All masters are unresponsive! Giving up.\n",
+            "All masters are unresponsive! Giving up.",
+        ),
+        ("2026-11-18 20:07:55 ERROR SparkContext: no room\n", "SparkContext: no room"),
+        ("WARNING: Using incubator modules\n", None),
+    ],
+)
+def test_why_spark_did_not_start_is_found_in_the_log_of_java(tmp_path, log, expected):
+    file = tmp_path / "java.log"
+    assert pipeline_spark.telling_line(file) is None
+    file.write_text(log)
+    found = pipeline_spark.telling_line(file)
+    assert (found or "").startswith(expected or "")
+    assert (found is None) == (expected is None)
+    with pytest.raises(SkylarkError, match="Spark did not start") as caught:
+        pipeline_spark._refuse_to_start(RuntimeError("no port"), "spark://h:1", file)
+    assert str(file) in str(caught.value)
+    is_away = expected is not None and "unresponsive" in expected
+    assert isinstance(caught.value, TransportError) == is_away

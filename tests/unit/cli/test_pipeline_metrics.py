@@ -41,3 +41,18 @@ def test_spans_are_numbers_with_a_unit() -> None:
     for text in ("", "s", "0m", "-1m", "5", "1w", "1.5h"):
         with pytest.raises(ConfigError, match="--every"):
             pipeline_metrics.span_ms(text, "--every")
+    for text in ("366d", "99999999999999999999d"):
+        with pytest.raises(ConfigError, match=r"--step '.*': 365d is the longest"):
+            pipeline_metrics.span_ms(text, "--step")
+
+
+def test_what_is_shown_begins_in_the_past() -> None:
+    now_ms = 1_800_000_000_000
+    assert pipeline_metrics._since_ms("last", now_ms) == now_ms
+    assert pipeline_metrics._since_ms("1m", now_ms) == now_ms - 60_000
+    with pytest.raises(ConfigError, match="--since '999999999999999' is to come"):
+        pipeline_metrics._since_ms("999999999999999", now_ms)
+    with pytest.raises(ConfigError, match="--since: time 'soon' is not understood"):
+        pipeline_metrics._since_ms("soon", now_ms)
+    with pytest.raises(ConfigError, match="--step '90s': whole minutes are needed"):
+        pipeline_metrics._show("t", "1h", None, "90s", as_json=False)

@@ -1,0 +1,75 @@
+"""Signals in commands that run Spark.
+
+Spark puts a SIGINT handler of its own in the place of ours when it starts: spark_session() puts
+ours back. While Spark starts, standard error is a log file, so a stop is said on a copy of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Whether SIGINT or SIGTERM has asked for a stop; the second one does not wait."""
+
+    def __init__(self, after: str, voice: int) -> None:
+        self.is_asked = False
+        self.after = after
+        self._voice = voice
+        self._on_stop: list[Callable[[], None]] = []
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Do this as well when it is asked for, or now if it has been."""
+        self._on_stop.append(action)
+        if self.is_asked:
+            action()
+
+    def ask(self, number: int, frame: Any) -> None:
+        """The handler."""
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.is_asked = True
+        # Past Python's buffers: the signal may have come in the midst of a print.
+        os.write(self._voice, f"stopping after {self.after}; once more to stop at once\n".encode())
+        for action in self._on_stop:
+            action()
+
+
+@contextlib.contextmanager
+def stopping_by_signal(after: str) -> Iterator[Stop]:
+    """SIGINT and SIGTERM ask for a stop, after what is under way."""
+    voice = os.dup(2)
+    stop = Stop(after, voice)
+    before = {one: signal.signal(one, stop.ask) for one in _BOTH}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(voice)
+
+
+@contextlib.contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """SIGINT ends the process at once, and Spark's Java with it: nothing is to be finished."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def kept_handlers() -> Iterator[None]:
+    """Whatever is started meanwhile, the handler of SIGINT stays that of now."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

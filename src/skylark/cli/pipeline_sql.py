@@ -1,0 +1,166 @@
+"""`skylark pipeline sql`: topics as tables."""
+
+from __future__ import annotations
+
+import datetime
+import json as jsons
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, SkylarkError
+from . import asking, render
+from .pipeline_signals import ended_by_signal
+from .pipeline_spark import Conf, Flags, Master, require_topics, say, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; topics are tables.")],
+    topic: Annotated[
+        str | None,
+        typer.Option("-t", "--topic", metavar="TOPIC[,TOPIC]", help="Topics; else as in the SQL."),
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="An archive to read as well.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows to show.")] = 1000,
+    namesrv: asking.NameServer = None,
+    master: Master = None,
+    conf: Conf = None,
+    json: asking.Json = False,
+) -> None:
+    """Ask topics with SQL: archive and live log are one table."""
+    from ..spark import archive as archives
+    from ..spark.catalogue import Catalogue
+    from ..spark.pipelines.causes import as_error
+
+    given = [] if topic is None else topics_of(topic)
+    flags = Flags(master, conf)
+    settings = flags.settings()
+    addresses = asking.addresses(namesrv)
+    if root is not None:
+        Catalogue(root).require()
+    require_topics(addresses, given)
+    with spark_session("sql", flags, settings) as spark, ended_by_signal():
+        try:
+            named = [name for name in relations(spark, query) if name not in given]
+            require_topics(addresses, named)
+            found = archives.sql(spark, query, [*given, *named], namesrv=addresses, root=root)
+            rows = found.limit(limit + 1).collect()
+        except SkylarkError:
+            raise
+        except Exception as error:
+            raise as_error(error) from error
+        schema = found.schema
+    shown = records(schema, rows[:limit])
+    if not json:
+        shown = [{key: _text(value) for key, value in row.items()} for row in shown]
+    titles = dict(zip(keys_of(schema), schema.names, strict=True))
+    render.show_table(shown, titles, as_json=json)
+    if len(rows) > limit:
+        say(f"there are more rows than the {limit:,} that are shown; see all with --limit")
+
+
+def topics_of(text: str) -> list[str]:
+    """Topics with commas between them, checked; raises ConfigError or InvalidName."""
+    from ..model.names import check_topic_name
+
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ConfigError("name at least one topic")
+    for name in found:
+        check_topic_name(name)
+    return found
+
+
+def relations(spark: SparkSession, query: str) -> list[str]:
+    """The tables that a query takes from outside, each once.
+
+    A name with dots is one of Spark's own, such as parquet.`path`.
+    """
+    java: Any = spark._jsparkSession
+    plan = java.sessionState().sqlParser().parsePlan(query)
+    return list(dict.fromkeys(_relations(plan, frozenset())))
+
+
+def _relations(plan: Any, ours: frozenset[str]) -> Iterator[str]:
+    """The names of a plan; ours are those that `with` has made around it."""
+    kind = plan.getClass().getSimpleName()
+    if kind == "UnresolvedRelation":
+        name = list(_items(plan.multipartIdentifier()))
+        if len(name) == 1 and name[0].lower() not in ours:
+            yield name[0]
+    inner = list(_items(plan.innerChildren()))  # Subqueries; here the tables that are made.
+    if kind == "UnresolvedWith":
+        names = [one._1().lower() for one in _items(plan.cteRelations())]
+        for name, made in zip(names, inner, strict=True):
+            yield from _relations(made, ours | {name} if plan.allowRecursion() else ours)
+            ours |= {name}
+        inner = []
+    for part in (*inner, *_items(plan.children())):
+        yield from _relations(part, ours)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def keys_of(schema: StructType) -> list[str]:
+    """A name for each column, where Spark allows one name several times."""
+    found: list[str] = []
+    for name in schema.names:
+        key, number = name, 1
+        while key in found:
+            number += 1
+            key = f"{name}_{number}"
+        found.append(key)
+    return found
+
+
+def records(schema: StructType, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows of Spark's as what JSON has."""
+    keys = keys_of(schema)
+    return [
+        {
+            key: _plain(value, field.dataType)
+            for key, value, field in zip(keys, row, schema.fields, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):  # As to_json of Spark writes them; JSON itself cannot.
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    word = kind.typeName()
+    if isinstance(value, datetime.datetime):  # A timestamp comes without the zone it is told in.
+        return (value.astimezone() if word == "timestamp" else value).isoformat(sep=" ")
+    if word == "struct":
+        return {
+            field.name: _plain(one, field.dataType)
+            for one, field in zip(value, kind.fields, strict=True)
+        }
+    if word == "map":
+        return {
+            str(_plain(key, kind.keyType)): _plain(one, kind.valueType)
+            for key, one in value.items()
+        }
+    if word == "array":
+        return [_plain(one, kind.elementType) for one in value]
+    return str(value)
+
+
+def _text(value: Any) -> Any:
+    return jsons.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
