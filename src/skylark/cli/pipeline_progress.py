@@ -109,7 +109,7 @@ class Reporter:
         lines = [line(state, *one, bar=self._is_terminal) for one in state.sinks.items()]
         if self._is_terminal:
             self.draw(lines)
-        elif state.has_ended or time.monotonic() >= self._next_s:
+        elif lines and (state.has_ended or time.monotonic() >= self._next_s):
             self._next_s = time.monotonic() + _LINE_EVERY_S
             print("\n".join(lines), file=self._stream, flush=True)
 
@@ -128,7 +128,7 @@ class Reporter:
                 lines += textwrap.wrap(text, self._width()) if self._is_terminal else [text]
         if self._is_terminal:
             self.draw(lines)
-        else:
+        elif lines:
             print("\n".join(lines), file=self._stream, flush=True)
 
     def _width(self) -> int:

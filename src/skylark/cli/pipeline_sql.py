@@ -51,7 +51,8 @@ def sql(
     require_topics(addresses, given)
     with spark_session("sql", flags, settings) as spark, ended_by_signal():
         try:
-            named = [name for name in relations(spark, query) if name not in given]
+            there = {name.lower() for name in given}  # SQL does not tell cases apart.
+            named = [name for name in relations(spark, query) if name.lower() not in there]
             require_topics(addresses, named)
             found = archives.sql(spark, query, [*given, *named], namesrv=addresses, root=root)
             rows = found.limit(limit + 1).collect()
