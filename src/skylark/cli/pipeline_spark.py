@@ -6,7 +6,9 @@ import contextlib
 import glob
 import os
 import re
+import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +28,11 @@ _LOCAL = "local[2,4]"  # Two cores, and a task may fail four times: workers are 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CHECK_RETRY_MS = 5_000
 _CHECK_TIMEOUT_MS = 5_000
+_PAUSE_S = 0.5
 _LOG_BYTES_MAX = 1 << 20
 # What Java, spark-submit, Ivy and Spark write last, or before a page of what follows from it.
 _TELLING = (
-    re.compile(r"(?:unresolved dependency|UNRESOLVED DEPENDENC\w+): *\S.*", re.IGNORECASE),
+    re.compile(r"(?:unresolved dependency|UNRESOLVED DEPENDENC\w+): *[^\s\]][^\]]*", re.IGNORECASE),
     re.compile(r"module not found: \S.*"),
     re.compile(r"All masters are unresponsive.*"),
     re.compile(r"Unrecognized (?:VM )?option.*"),
@@ -116,11 +119,19 @@ def spark_session(
     name: str, flags: Flags, settings: Mapping[str, str], *, verbose: bool = False
 ) -> Iterator[SparkSession]:
     """A session for one command; unless verbose, what the JVM says goes to a file."""
+    is_ours = not _runs_already()
     spark = _started(name, flags, settings, verbose=verbose)
     try:
         yield spark
     finally:
-        spark.stop()
+        if is_ours:
+            spark.stop()
+
+
+def _runs_already() -> bool:
+    """Whether a program that calls a command has a session, which it goes on with."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 def _started(
@@ -132,6 +143,7 @@ def _started(
     log = None if verbose else java_log(name)
     if log is not None:
         make_folder("SKYLARK_RUN_DIR", log.parent, mode=0o700)
+    _require_master(settings.get("spark.master", master))
     try:
         with kept_handlers():
             spark = session(f"skylark {name}", master=master, settings=settings, java_log=log)
@@ -144,6 +156,26 @@ def _started(
     except Exception as error:
         _refuse_to_start(error, settings.get("spark.master", master), log)
     return spark
+
+
+def _require_master(master: str) -> None:
+    """Refuse masters of Spark's own that do not answer; Spark would try in silence for a minute."""
+    if not master.startswith("spark://"):
+        return
+    give_up = time.monotonic() + _CHECK_RETRY_MS / 1000
+    while True:
+        for address in master.removeprefix("spark://").split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), _CHECK_TIMEOUT_MS / 1000).close()
+                return
+            except ValueError:
+                return  # Spark says what is wrong with it.
+            except OSError as error:
+                problem = error
+        if time.monotonic() > give_up:
+            raise TransportError(master, f"this master of Spark cannot be reached: {problem}")
+        time.sleep(_PAUSE_S)
 
 
 def _refuse_to_start(error: Exception, master: str, log: Path | None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 from dataclasses import asdict
 
 import pytest
@@ -291,9 +292,21 @@ def test_why_spark_did_not_start_is_found_in_the_log_of_java(tmp_path, log, expe
     file.write_text(log)
     found = pipeline_spark.telling_line(file)
     assert (found or "").startswith(expected or "")
+    assert "]" not in (found or "")
     assert (found is None) == (expected is None)
     with pytest.raises(SkylarkError, match="Spark did not start") as caught:
         pipeline_spark._refuse_to_start(RuntimeError("no port"), "spark://h:1", file)
     assert str(file) in str(caught.value)
     is_away = expected is not None and "unresponsive" in expected
     assert isinstance(caught.value, TransportError) == is_away
+
+
+def test_a_master_of_spark_that_does_not_answer_is_said_before_spark_starts(monkeypatch):
+    monkeypatch.setattr(pipeline_spark, "_CHECK_RETRY_MS", 0)
+    monkeypatch.setattr(pipeline_spark, "_PAUSE_S", 0)
+    with pytest.raises(TransportError, match=r"spark://127\.0\.0\.1:1: this master of Spark"):
+        pipeline_spark._require_master("spark://127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        pipeline_spark._require_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    pipeline_spark._require_master("local[2]")
