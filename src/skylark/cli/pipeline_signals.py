@@ -1,15 +1,18 @@
 """Signals in commands that run Spark.
 
-Spark puts a SIGINT handler of its own in the place of ours when it starts: spark_session() puts
-ours back. While Spark starts, standard error is a log file, so a stop is said on a copy of it.
+Spark would put a SIGINT handler of its own in the place of ours: spark_session() keeps ours. While
+Spark starts, standard error is a log file, so a stop is said on a copy of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 _BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -33,6 +36,7 @@ class Stop:
     def ask(self, number: int, frame: Any) -> None:
         """The handler."""
         if self.is_asked:
+            logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It would tell of the hang-up.
             raise KeyboardInterrupt
         self.is_asked = True
         # Past Python's buffers: the signal may have come in the midst of a print.
@@ -67,9 +71,18 @@ def ended_by_signal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_handlers() -> Iterator[None]:
-    """Whatever is started meanwhile, the handler of SIGINT stays that of now."""
+    """While Spark is started the handler of SIGINT stays that of now, at every moment.
+
+    Its context would set one that raises, and be busy for some time before it could be put back.
+    """
     before = signal.getsignal(signal.SIGINT)
+    try:
+        context: Any = importlib.import_module("pyspark.core.context")
+    except ImportError:  # That is said better elsewhere.
+        context = SimpleNamespace()
+    context.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda number, handler: None)
     try:
         yield
     finally:
+        context.signal = signal
         signal.signal(signal.SIGINT, before)
