@@ -36,7 +36,7 @@ class Stop:
     def ask(self, number: int, frame: Any) -> None:
         """The handler."""
         if self.is_asked:
-            logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It would tell of the hang-up.
+            logging.disable(logging.ERROR)  # py4j would tell of the hang-up, with tracebacks.
             raise KeyboardInterrupt
         self.is_asked = True
         # Past Python's buffers: the signal may have come in the midst of a print.
@@ -49,6 +49,7 @@ class Stop:
 def stopping_by_signal(after: str) -> Iterator[Stop]:
     """SIGINT and SIGTERM ask for a stop, after what is under way."""
     voice = os.dup(2)
+    level = logging.root.manager.disable
     stop = Stop(after, voice)
     before = {one: signal.signal(one, stop.ask) for one in _BOTH}
     try:
@@ -56,6 +57,7 @@ def stopping_by_signal(after: str) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        logging.disable(level)
         os.close(voice)
 
 
