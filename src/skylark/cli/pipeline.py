@@ -191,11 +191,15 @@ def mirror(
 ) -> None:
     """Copy a topic to another cluster, exactly once, until stopped."""
     from ..spark.mirror import mirror as start
+    from ..spark.mirror import require_apart
 
     addresses = asking.addresses(namesrv)
     target = as_topic or topic
+    if addresses == to:  # No server needs to be asked.
+        require_apart(topic, namesrv=addresses, target=target, to=to)
     require_topics(addresses, [topic])
     require_target(to, target)
+    require_apart(topic, namesrv=addresses, target=target, to=to)
     make_folder("--checkpoint", checkpoint)
     is_stopped = _go_on(
         "mirror",

@@ -214,7 +214,7 @@ def java_log(name: str) -> Path:
     """Where what Spark's Java says is kept."""
     from ..spark.pipelines import RunDirectory
 
-    return RunDirectory.default().root / f"{name}.log"
+    return RunDirectory.default().path(name, "log")
 
 
 def silence() -> None:

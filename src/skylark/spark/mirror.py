@@ -52,8 +52,7 @@ def mirror(
     With chain, copies that another mirror has made are copied as well.
     """
     target = as_topic or topic
-    if target == topic and is_same_cluster(namesrv, to):
-        raise ConfigError(f"topic {topic} cannot be copied to itself; name another with --as")
+    require_apart(topic, namesrv=namesrv, target=target, to=to)
     copies = Copies.plan(topic, namesrv=namesrv, target=target, to=to)
     names = ", ".join(f"'{name}'" for name in OWN_PROPERTIES)
     frame = (
@@ -117,6 +116,12 @@ class Copies:
 def _text(word: str) -> str:
     """A literal of Spark's SQL."""
     return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def require_apart(topic: str, *, namesrv: str, target: str, to: str) -> None:
+    """Refuse to copy a topic to itself; raises ConfigError."""
+    if target == topic and is_same_cluster(namesrv, to):
+        raise ConfigError(f"topic {topic} cannot be copied to itself; name another with --as")
 
 
 def is_same_cluster(one: str, other: str) -> bool:
