@@ -140,6 +140,12 @@ def test_an_archive_is_compacted_and_asked_with_sql(
     words = ["pipeline", "sql", query, "-t", "Asked", "--archive", str(tmp_path), "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == [{"top": 89}]
+    # Nor does it need to be told the topics, or a topic to be anywhere but in the archive.
+    assert main(["topic", "delete", "Asked", "--yes"]) == 0
+    capsys.readouterr()
+    words = ["pipeline", "sql", "select count(*) as n from Asked", "--archive", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 90}]
 
 
 def test_the_archive_has_what_the_log_has_column_for_column(

@@ -46,14 +46,17 @@ def sql(
     flags = Flags(master, conf)
     settings = flags.settings()
     addresses = asking.addresses(namesrv)
-    if root is not None:
+    if root is None:
+        require_topics(addresses, given)
+    else:  # A topic may be in there alone.
         Catalogue(root).require()
-    require_topics(addresses, given)
+        require_topics(addresses)
     with spark_session("sql", flags, settings) as spark, ended_by_signal():
         try:
             there = {name.lower() for name in given}  # SQL does not tell cases apart.
             named = [name for name in relations(spark, query) if name.lower() not in there]
-            require_topics(addresses, named)
+            if root is None:
+                require_topics(addresses, named)
             found = archives.sql(spark, query, [*given, *named], namesrv=addresses, root=root)
             rows = found.limit(limit + 1).collect()
         except SkylarkError:

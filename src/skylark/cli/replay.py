@@ -111,7 +111,7 @@ def replay(
         resume_replay(name, state, verbose=verbose, as_json=json)
         return
     folder = Path(_folder(checkpoint) or directory.root / "replays" / name)
-    require_topics(source, [topic])
+    require_topics(source, [topic] if archive is None else ())  # It may be in there alone.
     if not dry_run:
         require_target(selection.to_namesrv, to)
         make_folder("--checkpoint", folder)
