@@ -57,7 +57,7 @@ def _go_on(name: str, flags: Flags, start: Callable[[SparkSession], StreamingQue
         stopping_by_signal("Spark's start") as stop,
         spark_session(name, flags, settings) as spark,
     ):
-        stop.after = "this moment"
+        stop.after = ""
         if not stop.is_asked:
             try:
                 query = start(spark)

@@ -45,7 +45,7 @@ def archive(
         stopping_by_signal("Spark's start") as stop,
         spark_session(_NAME, flags, settings) as spark,
     ):
-        stop.after = "this moment"
+        stop.after = ""
         if not stop.is_asked:
             query = lake.archive_into(
                 spark, folder, topics, table_format=chosen, table=table, namesrv=namesrv,

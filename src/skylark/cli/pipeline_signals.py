@@ -19,7 +19,10 @@ _BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Whether SIGINT or SIGTERM has asked for a stop; the second one does not wait."""
+    """Whether SIGINT or SIGTERM has asked for a stop; the second one does not wait.
+
+    `after` says what is finished before, for people; nothing if it is empty.
+    """
 
     def __init__(self, after: str, voice: int) -> None:
         self.is_asked = False
@@ -39,8 +42,9 @@ class Stop:
             logging.disable(logging.ERROR)  # py4j would tell of the hang-up, with tracebacks.
             raise KeyboardInterrupt
         self.is_asked = True
+        after = f" after {self.after}" if self.after else ""
         # Past Python's buffers: the signal may have come in the midst of a print.
-        os.write(self._voice, f"stopping after {self.after}; once more to stop at once\n".encode())
+        os.write(self._voice, f"stopping{after}; once more to stop at once\n".encode())
         for action in self._on_stop:
             action()
 

@@ -37,7 +37,7 @@ def test_the_first_signal_asks_and_the_second_does_not_wait(
 ) -> None:
     heard: list[str] = []
     before = signal.getsignal(number)
-    with stopping_by_signal("this moment") as stop:
+    with stopping_by_signal("this micro-batch") as stop:
         stop.then(lambda: heard.append("early"))
         os.kill(os.getpid(), number)
         assert stop.is_asked
@@ -46,7 +46,7 @@ def test_the_first_signal_asks_and_the_second_does_not_wait(
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
-    assert "stopping after this moment; once more to stop at once" in capfd.readouterr().err
+    assert "stopping after this micro-batch; once more to stop at once" in capfd.readouterr().err
 
 
 def test_a_stop_is_said_though_standard_error_is_a_log_meanwhile(
@@ -63,7 +63,7 @@ def test_a_stop_is_said_though_standard_error_is_a_log_meanwhile(
 
 
 def test_a_handler_that_spark_replaces_is_put_back() -> None:
-    with stopping_by_signal("this moment") as stop:
+    with stopping_by_signal("this micro-batch") as stop:
         with kept_handlers():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # As Spark does with one of its own.
         assert signal.getsignal(signal.SIGINT) == stop.ask
@@ -74,7 +74,7 @@ def test_a_handler_that_spark_replaces_is_put_back() -> None:
 
 
 def test_a_query_ends_by_itself_by_a_signal_or_with_one_of_our_errors() -> None:
-    with stopping_by_signal("this moment") as stop:
+    with stopping_by_signal("this micro-batch") as stop:
         query = Query()
         finish(query, stop)
         assert (query.waits, query.is_stopped) == (0, False)
