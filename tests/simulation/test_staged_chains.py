@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from test_staged_rows import HOUR_MS, World, messages
 
-from skylark.broker.staging import GroupKey, read_decision
+from skylark.broker.decisions import GroupKey, read_decision
 from skylark.errors import BrokerError, ConfigError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo
 from skylark.protocol.bodies import ClusterInfoBody

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 
 from skylark.broker import staging
-from skylark.broker.staging import (
-    ROW_PROPERTY,
-    Decision,
-    GroupKey,
-    StagingService,
-    read_decision,
-    read_key,
-)
+from skylark.broker.decisions import Decision, GroupKey, read_decision, read_key
+from skylark.broker.staging import ROW_PROPERTY, StagingService
 from skylark.errors import BrokerError
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import ResponseCode

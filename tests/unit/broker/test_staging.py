@@ -12,7 +12,8 @@ from fake_raft import RaftWorld
 from fake_raft import raft as raft
 
 from skylark.broker import staging
-from skylark.broker.staging import Decision, StagingService
+from skylark.broker.decisions import Decision
+from skylark.broker.staging import StagingService
 from skylark.model.topic import STAGED_TOPIC
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import RequestCode, ResponseCode

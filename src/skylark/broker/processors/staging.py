@@ -12,10 +12,11 @@ from ...protocol.command import Command
 from ...protocol.exchange import Peer, Request, Response
 from ...protocol.headers import GetDecisionRequest, SendMessageRequest, StageRowsRequest
 from ...store import MessageStore, PutStatus
+from ..decisions import read_decision, read_key
 from ..durability import Durability
 from ..flow import FlowControl
 from ..identity import Identity
-from ..staging import StagingService, read_decision, read_key
+from ..staging import StagingService
 from .send import SendProcessor
 
 _LATE: dict[PutStatus, int] = {
