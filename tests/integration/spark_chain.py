@@ -323,7 +323,10 @@ class Chain:
                     return False
                 return all(lake.ends().get(queue) == end for queue, end in wanted.items())
 
-            return [] if self._wait(caught_up, DRAIN_S) else ["the jobs do not catch up"]
+            if self._wait(caught_up, DRAIN_S):
+                return []
+            last = self._failures()[-1:] or ["none"]
+            return [f"the jobs do not catch up; the last failure: {last[0][:1500]}"]
         finally:
             cluster.close()
 
