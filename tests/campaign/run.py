@@ -391,7 +391,7 @@ def run_part(name: str, units: int, seed: int, deadline: float) -> dict[str, Any
             if key.endswith("_max"):
                 total[key] = max(total.get(key, 0), count)
             else:
-                total[key] = total.get(key, 0) + count
+                total[key] = total.get(key, type(count)()) + count  # Numbers, or lists of notes.
     total["seconds"] = round(time.monotonic() - started, 1)
     return total
 
@@ -418,7 +418,9 @@ def main() -> int:
         deadline = max(deadline, time.monotonic()) + share_s
         units = min(arguments.scale, UNITS_MAX.get(name, arguments.scale))
         parts[name] = run_part(name, units, arguments.seed, deadline)
-        shown = {k: v for k, v in parts[name].items() if k != "findings" and " " not in k}
+        shown = {
+            k: v for k, v in parts[name].items() if isinstance(v, int | float) and " " not in k
+        }
         print(f"{name}: {json.dumps(shown)}", flush=True)
     findings = [finding for part in parts.values() for finding in part["findings"]]
     result = {

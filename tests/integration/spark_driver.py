@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from skylark.spark import archive as archives
 from skylark.spark.catalogue import Catalogue, Entry
 
 COMPACT_FROM = 6  # Entries.
+NOTED_MAX = 20_000  # Characters of an error.
+FUTILE_MAX = 30  # Starts in a row of a query that ends at once.
+FUTILE_S = 3.0
 
 
 def main(namesrv: str, source: str, sink: str, rows_max: int) -> None:
@@ -78,14 +82,22 @@ def supervise(jobs: list[Callable[[], Any]], over: threading.Event) -> None:
     """As whoever runs queries does: one that has failed is started again.
 
     In the main thread: Spark looks for a Python sink in the session that is active in its thread.
+    If starts come to nothing again and again, this process goes, and the next one takes its place.
     """
     queries: list[Any] = [None] * len(jobs)
+    starts = [0.0] * len(jobs)
+    futile = [0] * len(jobs)
     while not over.wait(0.1):
         for number, query in enumerate(queries):
             if query is not None and query.isActive:
                 continue
             if query is not None:
                 note_failure(query.exception())
+            lasted = time.monotonic() - starts[number] > FUTILE_S
+            futile[number] = 0 if lasted else futile[number] + 1
+            if futile[number] > FUTILE_MAX:
+                os.killpg(0, signal.SIGKILL)
+            starts[number] = time.monotonic()
             try:
                 queries[number] = jobs[number]()
             except Exception as error:
@@ -97,13 +109,18 @@ def supervise(jobs: list[Callable[[], Any]], over: threading.Event) -> None:
 
 
 def note_failure(error: Any) -> None:
-    """A line for each query that ended by itself: the causes first, which say why."""
+    """A line for each query that ended by itself: the causes first, which say why.
+
+    Whole, and with their classes: what an error of ours is called may stand far behind.
+    """
     found = []
     while error is not None:
-        found.append(" ".join(str(error).split())[:2000])
+        kind = type(error)
+        text = " ".join(str(error).split())[:NOTED_MAX]
+        found.append(f"{kind.__module__}.{kind.__qualname__}: {text}")
         error = getattr(error, "_cause", None)
     with (FOLDER / "failures").open("a") as file:
-        file.write(f"{' <- '.join(reversed(found))}\n")
+        file.write(f"{time.strftime('%H:%M:%S')} {' <- '.join(reversed(found)) or 'no error'}\n")
 
 
 def compact_often(spark: Any, lake: Path, over: threading.Event) -> None:

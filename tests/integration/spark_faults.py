@@ -6,6 +6,7 @@ folder that SPARK_FAULTS names:
     set/<step>        who dies when a process comes to this step: worker, driver, or a broker's name
     kills/<number>    who has died, and where; written by the killer, just before
     failures          a line for each query that ended with an error and was started again
+    threads           what the last driver's Java did when jobs did not catch up
     jvm, driver       process numbers
 
 A fault goes off once: whoever can move its file away is the killer.
