@@ -273,8 +273,9 @@ class StagingService:
         place = results[0]
         if place.status in _TOO_LARGE:
             raise illegal(
-                f"the store does not take these rows ({place.status.name}): beside its own "
-                f"properties a row carries about {len(next(iter(marks.values())))} bytes more"
+                f"the store does not take these rows ({place.status.name}): a body may have "
+                f"{self._store.config.max_message_size} bytes, and beside its own properties a row "
+                f"carries about {len(next(iter(marks.values())))} bytes more"
             )
         if place.status is not PutStatus.PUT_OK:
             raise BrokerError(

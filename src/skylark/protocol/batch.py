@@ -32,6 +32,7 @@ _HEAD = struct.Struct(">iiIii")  # size, magic, crc, flag, body length
 _SHORT = struct.Struct(">h")
 _ENTRY_SIZE_MIN = _HEAD.size + _SHORT.size
 assert _ENTRY_SIZE_MIN == 22
+BESIDE_BODY_BYTES_MAX = _ENTRY_SIZE_MIN + PROPERTIES_BYTES_MAX  # Of an entry.
 
 _SEPARATOR = b"\x02"
 

@@ -18,15 +18,11 @@ from .cluster import TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .wire import Wire
 
-_BATCHES_COUNT = (
-    " Its maxMessageSize is the limit of a whole batch, and in it a row takes its body, its "
-    "properties and 22 bytes"
+_BATCH_CODES = (RequestCode.SEND_BATCH_MESSAGE, RequestCode.STAGE_ROWS)
+_HINT = (
+    ". Its maxMessageSize is the limit of a body, and of a whole batch, where a row takes its "
+    "body, its properties and 22 bytes: make batchBytes smaller"
 )
-_HINTS: dict[int, str] = {
-    RequestCode.SEND_BATCH_MESSAGE: f"{_BATCHES_COUNT}: make batchBytes smaller",
-    RequestCode.STAGE_ROWS: f"{_BATCHES_COUNT}; rows that are written exactly once go in batches: "
-    "make batchBytes smaller, or for rows as large as that set deliveryGuarantee=at_least_once",
-}
 
 
 class Letter(NamedTuple):
@@ -99,7 +95,7 @@ class Outbox:
                 raise
             raise ConfigError(
                 f"broker {letter.queue.broker} refuses {len(letter.body)} bytes for "
-                f"{letter.queue}: {error.remark}.{_HINTS.get(letter.code, '')}"
+                f"{letter.queue}: {error.remark}{_HINT if letter.code in _BATCH_CODES else ''}"
             ) from error
 
     def _address(self, letter: Letter) -> str:

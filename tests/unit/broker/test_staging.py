@@ -133,6 +133,28 @@ def test_rows_whose_properties_leave_no_room_are_refused_at_once(world: BrokerWo
     world.run(main)
 
 
+@pytest.mark.parametrize("name", [b"n", b"TIMER_X"])
+def test_a_row_may_be_as_large_as_a_message_by_itself(world: BrokerWorld, name: bytes) -> None:
+    limit = 1 << 20
+    properties = name + b"\x01v\x02KEYS\x01" + b"k" * 30_000
+
+    async def main() -> None:
+        changes = {"max_message_size": limit, "mapped_file_size_commit_log": 4 << 20}
+        async with world.running(**changes), world.connected() as client:
+            refused = await stage(client, [b"x" * (limit + 1)], properties=properties)
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+            assert f"{limit} bytes" in (refused.remark or "")
+            many = await stage(client, [b"x" * (limit // 2)] * 3)
+            assert many.code == ResponseCode.MESSAGE_ILLEGAL
+            row = await stage(client, [b"x" * limit], properties=properties)
+            assert row.code == ResponseCode.SUCCESS
+            await client.call(RequestCode.DECIDE_ROWS, body=asked(rows=1))
+            (found,) = records(await client.pull("T"))
+            assert len(found.body) == limit
+
+    world.run(main)
+
+
 def test_a_broker_without_room_to_write_decisions_again_goes_on(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from skylark.errors import BrokerError, TransportError
 from skylark.model.route import BrokerData, ClusterInfo, QueueData, TopicRoute
-from skylark.protocol.batch import decode_batch
+from skylark.protocol.batch import BESIDE_BODY_BYTES_MAX, decode_batch
 from skylark.protocol.bodies import ClusterInfoBody, TopicRouteBody
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
@@ -58,10 +58,12 @@ class World:
             raise TransportError(address, "is away")
         command = Command.request(code, fields, bytes(body))
         self.requests.append(command)
-        if len(body) > self.body_bytes_max:
+        staged = code == RequestCode.STAGE_ROWS
+        if len(body) > self.body_bytes_max + staged * BESIDE_BODY_BYTES_MAX or (
+            staged and any(len(entry.body) > self.body_bytes_max for entry in decode_batch(body))
+        ):
             remark = f"the body has {len(body)} bytes, {self.body_bytes_max} are allowed"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark, address)
-        staged = code == RequestCode.STAGE_ROWS
         topic, queue_id = (
             (fields["topic"], fields["queueId"]) if staged else (fields["b"], fields["e"])
         )

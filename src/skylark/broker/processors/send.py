@@ -403,9 +403,9 @@ class SendProcessor:
             self._topics, group, reconsume_times=header.reconsume_times or 0, level=-1, tries=tries
         ).topic
 
-    def _require_size(self, command: Command, properties: bytes) -> None:
+    def _require_size(self, command: Command, properties: bytes, *, more: int = 0) -> None:
         body_max = self._store.config.max_message_size
-        if len(command.body) > body_max:
+        if len(command.body) > body_max + more:
             raise illegal(f"the body has {len(command.body)} bytes, {body_max} are allowed")
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise illegal(
@@ -466,14 +466,19 @@ class SendProcessor:
         offsets = array("q", [result.physical_offset for result in results])
         return Stored(command, batch.queue_id, results[0], results[-1].end, offsets)
 
-    def read_batch(self, command: Command, header: _Header, born_host: bytes) -> PutEntries:
-        """Check a batch but for its entries, and say what these have in common."""
+    def read_batch(
+        self, command: Command, header: _Header, born_host: bytes, *, more: int = 0
+    ) -> PutEntries:
+        """Check a batch but for its entries, and say what these have in common.
+
+        It may have so many bytes more than a body; of its entries the store takes none larger.
+        """
         topic = self.checked_topic(header)
         queue_id = self._checked_queue(topic, header.queue_id)
         if is_retry_topic(topic.name):
             raise illegal("a batch cannot be sent to a retry topic")
         text = encode_text(header.properties or "")
-        self._require_size(command, text)
+        self._require_size(command, text, more=more)
         require_sound(text)
         shared = parse_properties(text)
         if self._is_half(header.sys_flag, shared):

@@ -7,6 +7,7 @@ import json
 
 from ...clock import Clock
 from ...errors import BrokerError, InvalidBatch, InvalidBody, InvalidName
+from ...protocol.batch import BESIDE_BODY_BYTES_MAX
 from ...protocol.codes import RequestCode, ResponseCode
 from ...protocol.command import Command
 from ...protocol.exchange import Peer, Request, Response
@@ -66,7 +67,9 @@ class StagingProcessor:
         )
         command = Command.request(RequestCode.SEND_BATCH_MESSAGE, body=request.body)
         try:
-            batch = self._sends.read_batch(command, as_sent, self._identity.born_host(peer))
+            born_host = self._identity.born_host(peer)
+            # A row alone may be as large as a message that is sent by itself.
+            batch = self._sends.read_batch(command, as_sent, born_host, more=BESIDE_BODY_BYTES_MAX)
             end = None
             if self._sends.is_plain(batch):
                 end = self._staging.stage_entries(key, header.first_row, batch)
