@@ -193,6 +193,47 @@ def test_an_archive_may_lie_below_any_name(spark: Any, cluster: Cluster, tmp_pat
         archives.compact(spark, root)
 
 
+def test_archives_and_mirrors_take_an_account(
+    spark: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, "Signed", 5)
+    account = {"accessKey": "me", "secretKey": "hidden", "retryMs": "9000"}
+    asked: list[Access] = []
+    made = Asking.__init__
+
+    def making(self: Asking, access: Access) -> None:
+        asked.append(access)
+        made(self, access)
+
+    monkeypatch.setattr(Asking, "__init__", making)
+    lake = tmp_path / "lake"
+    query = archives.archive(
+        spark, lake, ["Signed"], namesrv=cluster.address, once=True, options=account
+    )
+    assert query.awaitTermination(120)
+    found = archives.table(spark, None, "Signed", namesrv=cluster.address, options=account)
+    assert found.count() == 5
+    assert "hidden" not in found._jdf.queryExecution().toString()
+    words = "select count(*) from `Signed`"
+    rows = archives.sql(
+        spark, words, ["Signed"], namesrv=cluster.address, root=lake, options=account
+    ).collect()
+    assert rows[0][0] == 5
+    query = mirror(
+        spark, "Signed", namesrv=cluster.address, to=cluster.address, as_topic="SignedCopy",
+        checkpoint=str(tmp_path / "mirror"), once=True, options=account, to_options=account,
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    assert {(one.access_key, one.secret_key, one.retry_ms) for one in asked} == {
+        ("me", "hidden", 9_000)
+    }
+    assert len(read_topic(cluster.address, "SignedCopy")) == 5
+    with pytest.raises(ConfigError, match="accessKey and secretKey go together"):
+        archives.table(spark, None, "Signed", namesrv=cluster.address, options={"accessKey": "me"})
+    with pytest.raises(ConfigError, match="option filter: here only accessKey, secretKey"):
+        archives.table(spark, None, "Signed", namesrv=cluster.address, options={"filter": "A"})
+
+
 def test_a_view_of_somebody_elses_is_not_replaced(spark: Any, cluster: Cluster) -> None:
     fill(cluster, "Viewed", 7)
 

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -28,7 +28,7 @@ from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
-from .options import Access, read_options
+from .options import Access, access_options, access_to, read_options
 from .schema import COLUMNS
 from .seam import Extent, additions, plan
 
@@ -54,27 +54,32 @@ def archive(
     once: bool = False,
     trigger: str = "1 minute",
     messages_max: int = 1_000_000,
+    options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start archiving topics; with once, the query ends when it has what is there now."""
+    """Start archiving topics; with once, the query ends when it has what is there now.
+
+    Options are those of the account and of patience: accessKey, secretKey, timeoutMs, retryMs.
+    """
     from .source import Plan
 
     catalogue = Catalogue(root)
     catalogue.make()
     _require_both(catalogue)
-    options = {
+    reading = {
+        **access_options(options),
         "namesrv": namesrv,
         "topic": ",".join(topics),
         "startingOffsets": "earliest",
         "group": group,
         "maxMessagesPerTrigger": str(messages_max),
     }
-    access = read_options(options, is_stream=True).access
-    options["topic"] = ",".join(_begin(access, group, catalogue.ends(), topics))
+    access = read_options(reading, is_stream=True).access
+    reading["topic"] = ",".join(_begin(access, group, catalogue.ends(), topics))
     # Whether messages are lost is for _write_batch to say, which knows topics that may go, and what
     # is archived, which is what it commits.
     own = {"failOnDataLoss": "false", "commitOffsets": "false"}
-    frame = spark.readStream.format("skylark").options(**options, **own).load()
-    source = Plan(read_options(options, is_stream=True), frame.schema)
+    frame = spark.readStream.format("skylark").options(**reading, **own).load()
+    source = Plan(read_options(reading, is_stream=True), frame.schema)
 
     def write(batch: DataFrame, number: int) -> None:
         _write_batch(batch.sparkSession, catalogue, source, number)
@@ -206,8 +211,13 @@ def table(
     *,
     namesrv: str,
     live: bool = True,
+    options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A topic from its first archived message to its newest, as one table."""
+    """A topic from its first archived message to its newest, as one table.
+
+    Options are those of the account and of patience: accessKey, secretKey, timeoutMs, retryMs.
+    """
+    asking = access_options(options)
     catalogue = None if root is None else Catalogue(root).require()
 
     def look() -> tuple[list[Entry], Offsets]:
@@ -216,9 +226,7 @@ def table(
 
     ranges: list[Range] = []
     if live:
-        cluster = Cluster(
-            read_options({"namesrv": namesrv, "topic": topic}, is_stream=False).access
-        )
+        cluster = Cluster(access_to(namesrv, topic, asking))
         try:
             entries, ranges = plan(look, lambda: _extents(cluster, topic))
             away = _ends(entries, topic).keys() - {one.queue for one in ranges}
@@ -236,7 +244,7 @@ def table(
         assert catalogue is not None
         frames.append(_table(spark, catalogue, paths))
     if live and (not paths or any(one.count for one in ranges)):
-        frames.append(_live(spark, topic, ranges, namesrv))
+        frames.append(_live(spark, topic, ranges, {**asking, "namesrv": namesrv}))
     if not frames:
         raise ConfigError(f"topic {topic} is not in the archive {root}")
     found = frames[0]
@@ -265,7 +273,9 @@ def _extents(cluster: Cluster, topic: str) -> dict[QueueKey, Extent]:
     }
 
 
-def _live(spark: SparkSession, topic: str, ranges: Sequence[Range], namesrv: str) -> DataFrame:
+def _live(
+    spark: SparkSession, topic: str, ranges: Sequence[Range], asking: Mapping[str, str]
+) -> DataFrame:
     """Just these ranges: what is sent or archived from now on is of the next look.
 
     So is a queue that is there only now. The source would read it from its first message, which is
@@ -273,7 +283,7 @@ def _live(spark: SparkSession, topic: str, ranges: Sequence[Range], namesrv: str
     """
     from pyspark.sql import functions as F
 
-    reader = spark.read.format("skylark").option("namesrv", namesrv).option("topic", topic)
+    reader = spark.read.format("skylark").options(**asking).option("topic", topic)
     for option, offsets in (
         ("startingOffsets", {one.queue: one.start for one in ranges}),
         ("endingOffsets", {one.queue: one.end for one in ranges}),
@@ -294,6 +304,7 @@ def sql(
     *,
     namesrv: str,
     root: str | os.PathLike[str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Run SQL over topics, each of them a table under its name, archive and live log in one."""
     fold = _fold(spark)
@@ -306,7 +317,8 @@ def sql(
                 "spark.sql.caseSensitive=true, or ask for one at a time"
             )
     for name, topic in names.items():
-        _show_as(spark, table(spark, root, topic, namesrv=namesrv), topic, name)
+        frame = table(spark, root, topic, namesrv=namesrv, options=options)
+        _show_as(spark, frame, topic, name)
     return spark.sql(query)
 
 

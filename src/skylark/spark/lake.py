@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, SkylarkError
+from .options import access_options
 from .pipelines.causes import as_error, one_line
 from .schema import COLUMNS
 
@@ -121,14 +122,20 @@ def archive_into(
     once: bool = False,
     trigger: str = "1 minute",
     messages_max: int = 1_000_000,
+    options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start archiving into a table; it is made where it is missing."""
+    """Start archiving into a table; it is made where it is missing.
+
+    Options are those of the account and of patience: accessKey, secretKey, timeoutMs, retryMs.
+    """
+    asking = access_options(options)
     target = name_of(table_format, root, table)
     _check_package(spark, table_format)
     try:
         _make(spark, table_format, target)
         frame = (
             spark.readStream.format("skylark")
+            .options(**asking)
             .option("namesrv", namesrv)
             .option("topic", ",".join(topics))
             .option("startingOffsets", "earliest")

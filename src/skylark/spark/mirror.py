@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from ..errors import ConfigError
 from .cluster import TEMPLATE_TOPIC, Cluster
 from .numbering import first_numbers, next_number, noted, numbered_queues
-from .options import read_options
+from .options import access_options, access_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,9 @@ OWN_PROPERTIES = (
     "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "CLUSTER", "SINK_ROW", "MIN_OFFSET",
     "MAX_OFFSET", "MSG_REGION", "TRACE_ON",
 )  # fmt: skip
+
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
 def mirror(
@@ -46,17 +50,23 @@ def mirror(
     once: bool = False,
     trigger: str = "1 second",
     chain: bool = False,
+    options: Mapping[str, str] | None = None,
+    to_options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Start copying; with once, the query ends when it has what is there now.
 
-    With chain, copies that another mirror has made are copied as well.
+    With chain, copies that another mirror has made are copied as well. Options are those of the
+    account and of patience (accessKey, secretKey, timeoutMs, retryMs), here and at the target.
     """
     target = as_topic or topic
-    require_apart(topic, namesrv=namesrv, target=target, to=to)
-    copies = Copies.plan(topic, namesrv=namesrv, target=target, to=to)
+    asking, asking_there = access_options(options), access_options(to_options)
+    both = {"options": asking, "to_options": asking_there}
+    require_apart(topic, namesrv=namesrv, target=target, to=to, **both)
+    copies = Copies.plan(topic, namesrv=namesrv, target=target, to=to, **both)
     names = ", ".join(f"'{name}'" for name in OWN_PROPERTIES)
     frame = (
         spark.readStream.format("skylark")
+        .options(**asking)
         .option("namesrv", namesrv)
         .option("topic", topic)
         .option("startingOffsets", "earliest")
@@ -74,6 +84,7 @@ def mirror(
     )
     writer = (
         frame.writeStream.format("skylark")
+        .options(**asking_there)
         .option("namesrv", to)
         .option("topic", target)
         .option("checkpointLocation", checkpoint)
@@ -92,11 +103,20 @@ class Copies:
     queues: int
 
     @classmethod
-    def plan(cls, topic: str, *, namesrv: str, target: str, to: str) -> Self:
+    def plan(
+        cls,
+        topic: str,
+        *,
+        namesrv: str,
+        target: str,
+        to: str,
+        options: Mapping[str, str] = NO_OPTIONS,
+        to_options: Mapping[str, str] = NO_OPTIONS,
+    ) -> Self:
         """Ask both clusters; the target first, which may not be there."""
-        with _asking(to, target) as cluster:
+        with _asking(to, target, to_options) as cluster:
             queues = len(numbered_queues(cluster, target).queues)
-        with _asking(namesrv, topic) as cluster:
+        with _asking(namesrv, topic, options) as cluster:
             try:
                 there = cluster.queues([topic])
             except ConfigError:
@@ -118,17 +138,33 @@ def _text(word: str) -> str:
     return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def require_apart(topic: str, *, namesrv: str, target: str, to: str) -> None:
+def require_apart(
+    topic: str,
+    *,
+    namesrv: str,
+    target: str,
+    to: str,
+    options: Mapping[str, str] = NO_OPTIONS,
+    to_options: Mapping[str, str] = NO_OPTIONS,
+) -> None:
     """Refuse to copy a topic to itself; raises ConfigError."""
-    if target == topic and is_same_cluster(namesrv, to):
+    if target == topic and is_same_cluster(namesrv, to, options, to_options):
         raise ConfigError(f"topic {topic} cannot be copied to itself; name another with --as")
 
 
-def is_same_cluster(one: str, other: str) -> bool:
+def is_same_cluster(
+    one: str,
+    other: str,
+    options: Mapping[str, str] = NO_OPTIONS,
+    other_options: Mapping[str, str] = NO_OPTIONS,
+) -> bool:
     """Whether name servers, however they are spelled, know the same brokers."""
     if one == other:
         return True
-    with _asking(one) as cluster, _asking(other) as another:
+    with (
+        _asking(one, options=options) as cluster,
+        _asking(other, options=other_options) as another,
+    ):
         return not _places(cluster).isdisjoint(_places(another))
 
 
@@ -141,8 +177,10 @@ def _places(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 @contextmanager
-def _asking(namesrv: str, topic: str = TEMPLATE_TOPIC) -> Iterator[Cluster]:
-    cluster = Cluster(read_options({"namesrv": namesrv, "topic": topic}, is_stream=False).access)
+def _asking(
+    namesrv: str, topic: str = TEMPLATE_TOPIC, options: Mapping[str, str] = NO_OPTIONS
+) -> Iterator[Cluster]:
+    cluster = Cluster(access_to(namesrv, topic, options))
     try:
         yield cluster
     finally:

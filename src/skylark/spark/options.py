@@ -19,7 +19,7 @@ from collections.abc import Callable, ItemsView, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from ..errors import ConfigError, InvalidExpression, InvalidName
 from ..filter import SqlExpression, parse_tags
@@ -269,6 +269,23 @@ WRITE_OPTIONS: dict[str, str] = {
     "timeoutMs": READ_OPTIONS["timeoutMs"],
     "retryMs": READ_OPTIONS["retryMs"],
 }
+
+
+OF_ACCESS: Final = ("accessKey", "secretKey", "timeoutMs", "retryMs")
+
+
+def access_options(options: Mapping[str, str] | None) -> dict[str, str]:
+    """The options that say as whom, and how patiently, to ask; raises ConfigError for others."""
+    known = {name.lower() for name in OF_ACCESS}
+    for name in options or {}:
+        if name.lower() not in known:
+            _refuse(f"{name}: here only {', '.join(OF_ACCESS)} are possible")
+    return dict(options or {})
+
+
+def access_to(namesrv: str, topic: str, options: Mapping[str, str]) -> Access:
+    """How to reach the cluster of a topic."""
+    return read_options({"namesrv": namesrv, "topic": topic, **options}, is_stream=False).access
 
 
 def read_options(

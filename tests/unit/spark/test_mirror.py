@@ -23,7 +23,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> dict[str, World]:
     found: dict[str, World] = {}
 
     @contextmanager
-    def asking(namesrv: str, topic: str = "") -> Iterator[WorldCluster]:
+    def asking(namesrv: str, topic: str = "", options: object = None) -> Iterator[WorldCluster]:
         yield WorldCluster(found[namesrv])
 
     monkeypatch.setattr(mirror, "_asking", asking)

@@ -197,7 +197,6 @@ def test_two_sources_of_one_topic_cannot_commit_under_one_group():
         ("topicsPattern: A", "leave topicsPattern out"),
         ("stream: false\n    group: g", "with stream: false leave it out"),
         ("stream: false\n    maxMessagesPerTrigger: 5", "with stream: false leave it out"),
-        ("stream: false\n    accessKey: a", "set SKYLARK_ACCESS_KEY and SKYLARK_SECRET_KEY"),
     ],
 )
 def test_what_an_archive_cannot_follow_in_all_its_rows_is_refused(option, words):

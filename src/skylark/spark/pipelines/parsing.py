@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import ConfigError, InvalidExpression, InvalidName
 from ...model.names import check_group_name
-from ..options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
+from ..options import OF_ACCESS, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 from .document import Node, Place
 from .spec import (
     FILE_FORMATS,
@@ -37,13 +37,8 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # What an archive can follow in archived rows as well as in live ones.
-_OF_ARCHIVES = frozenset({"archive", "topic", "namesrv", "stream", "watermark"})
-_OF_ARCHIVE_STREAMS = frozenset(
-    {
-        "group", "maxMessagesPerTrigger", "maxBytesPerTrigger", "accessKey", "secretKey",
-        "timeoutMs", "retryMs",
-    }
-)  # fmt: skip
+_OF_ARCHIVES = frozenset({"archive", "topic", "namesrv", "stream", "watermark", *OF_ACCESS})
+_OF_ARCHIVE_STREAMS = frozenset({"group", "maxMessagesPerTrigger", "maxBytesPerTrigger"})
 
 
 def parse(
@@ -278,11 +273,6 @@ def _check_archive(keys: Mapping[str, Node], node: Node, *, is_stream: bool) -> 
         place = keys[key].place
         if key in _OF_ARCHIVES:
             continue
-        if key in ("accessKey", "secretKey") and not is_stream:
-            place.refuse(
-                "an archive that is read as a table takes the account from the environment: set "
-                "SKYLARK_ACCESS_KEY and SKYLARK_SECRET_KEY"
-            )
         if key not in _OF_ARCHIVE_STREAMS:
             place.refuse(f"an archive is read whole, with all its columns; {_instead(key)}")
         if not is_stream:

@@ -16,7 +16,7 @@ from ...errors import ConfigError
 from .. import archive as archives
 from ..catalogue import Catalogue
 from ..cluster import Cluster
-from ..options import Guarantee, read_options, write_options
+from ..options import OF_ACCESS, Guarantee, read_options, write_options
 from ..schema import check_sink_schema, checked_columns
 from . import causes, functions, history, queries
 from .checkpoints import is_claimed
@@ -117,6 +117,7 @@ class Plan:
             source.topics[0],
             namesrv=options["namesrv"],
             live=self._notes is not None,
+            options={name: options[name] for name in OF_ACCESS if name in options},
         )
 
     def _step(self, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
