@@ -88,7 +88,7 @@ class BatchReading:
             list(reader.pushFilters(list(filters)))
         parts = pickled(reader).partitions()
         self.tasks = len(parts)
-        return [row for part in parts for row in _read(reader, part)]
+        return [row for part in parts for row in read_part(reader, part)]
 
     def source(self, options: dict[str, Any]) -> SkylarkDataSource:
         given = {"namesrv": self.address, **options}
@@ -126,7 +126,7 @@ class StreamReading(BatchReading):
         while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
             parts = reader.partitions(at, end)
             self.tasks = len(parts)
-            rows = [row for part in parts for row in _read(reader, part)]
+            rows = [row for part in parts for row in read_part(reader, part)]
             self.sizes.append(len(rows))
             found += rows
             reader.commit(end)
@@ -138,7 +138,7 @@ def _struct(columns: tuple[str, ...], body: types.DataType | None) -> types.Stru
     return struct_of(columns, **({} if body is None else {"body": body}))
 
 
-def _read(reader: Any, part: Any) -> Iterator[dict[str, Any]]:
+def read_part(reader: Any, part: Any) -> Iterator[dict[str, Any]]:
     for batch in pickled(reader).read(pickled(part)):
         batch.validate(full=True)
         yield from batch.to_pylist()

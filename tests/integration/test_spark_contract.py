@@ -30,6 +30,7 @@ from spark_contract import (
     StreamWriting,
     forget_connections,
     options_in_the_manual,
+    read_part,
     struct_of,
 )
 from spark_world import Cluster
@@ -830,6 +831,43 @@ def test_a_stream_that_crashed_at_once_begins_where_it_had_begun(world: World) -
     world.cluster.send([Message(topic, b"after")])
     assert [row["body"] for row in use.rows(**options)] == [b"after"]
     assert use.rows(**options) == [], "it has come further: a new query begins as it is asked to"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        {"startingOffsets": "latest"},
+        {"startingTimestamp": "4102444800000"},
+        {"startingTimestamp": "4102444800000", "group": "contract-replanned"},
+    ],
+)
+def test_the_first_micro_batch_is_the_same_after_a_crash(
+    world: World, begin: dict[str, str]
+) -> None:
+    # Spark has written down how far it goes, not where it begins, and asks for that again.
+    topic = f"ContractReplanned{len(str(begin))}"
+    world.cluster.send([Message(topic, b"history")])
+    world.cluster.send_to_queue(topic, 0, [b"old"])
+    use = StreamReading(world.address)
+
+    def started() -> tuple[Any, Any]:
+        reader: Any = use.source({"topic": topic, **begin}).streamReader(struct_of(("body",)))
+        reader.initialOffset()
+        return reader, reader.initialOffset()
+
+    reader, start = started()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    world.cluster.send_to_queue(topic, 0, [b"one", b"two"])
+    end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+    world.cluster.send_to_queue(topic, 0, [b"later"] * 3)
+    again, other = started()
+    assert other != start
+    rows = [row for part in again.partitions(other, end) for row in read_part(again, part)]
+    assert [row["body"] for row in rows] == [b"one", b"two"]
+    later = again.latestOffset(end, again.getDefaultReadLimit())
+    rows = [row for part in again.partitions(end, later) for row in read_part(again, part)]
+    assert [row["body"] for row in rows] == [b"later"] * 3
+    assert again.latestOffset(later, again.getDefaultReadLimit()) == later
 
 
 def test_what_came_to_a_new_topic_before_a_crash_at_once_is_not_passed_over(world: World) -> None:

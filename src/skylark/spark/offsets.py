@@ -60,6 +60,19 @@ def to_json(offsets: Mapping[QueueKey, int]) -> dict[str, Any]:
     return {"v": _VERSION, "q": found}
 
 
+def begun_at(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """The end of a micro-batch that says as well where it begins: the first of a stream.
+
+    Spark writes down the ends alone, and asks for the beginning again after a crash.
+    """
+    return {**end, "b": start["q"]}
+
+
+def begin_in(end: dict[str, Any]) -> dict[str, Any] | None:
+    """Where a micro-batch begins, if its end says so."""
+    return {"v": end.get("v"), "q": end["b"]} if "b" in end else None
+
+
 def from_json(value: Any) -> Offsets:
     """Read offsets that to_json has made; raises ConfigError for a checkpoint of something else."""
     try:

@@ -48,6 +48,8 @@ from .offsets import (
     QueueKey,
     Range,
     admit,
+    begin_in,
+    begun_at,
     describe_loss,
     from_json,
     lost,
@@ -403,6 +405,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._known: frozenset[QueueKey] = frozenset()  # What has been read from, or will be.
         self._there: frozenset[QueueKey] = frozenset()  # And what was there at the last look.
+        self._begins: list[dict[str, Any]] = []  # What Spark was told that the stream begins with.
         self._committed: Offsets = {}
         self._committed_s = time.monotonic()
 
@@ -418,10 +421,11 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = cluster.bound(options, "startingOffsets", queues)
             if options.group is not None and options.commit_offsets and options.starting.moves:
                 cluster.commit(_initial(options.group), start)
-        return to_json(start)
+        self._begins.append(to_json(start))
+        return self._begins[-1]
 
     def _remembered(self, cluster: Cluster, queues: list[QueueKey]) -> Offsets | None:
-        """Where this query began: Spark asks again after a crash in the first micro-batch.
+        """Where this query began: Spark asks again after a crash before the first micro-batch.
 
         Only `latest` means something else by then. A group that has come further belongs to a
         query whose checkpoint was thrown away, and the next one begins as it is asked to.
@@ -480,7 +484,12 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = _bytes_per_message(cluster, self.plan.options, ranges(begin, newest))
             by_bytes = max(1, int(bytes_max / max(1.0, size)))
             count_max = by_bytes if count_max is None else min(count_max, by_bytes)
-        return to_json({**admit(begin, newest, count_max), **shorter})
+        end = to_json({**admit(begin, newest, count_max), **shorter})
+        if start is None:
+            return end
+        if end["q"] == start["q"]:
+            return start
+        return begun_at(end, start) if start in self._begins else end
 
     def _checked_topics(self, cluster: Cluster, begin: Offsets) -> tuple[str, ...]:
         """The topics to read; refuses a checkpoint that another query has made."""
@@ -528,7 +537,7 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         cluster = self._cluster()
-        first, last = from_json(start), from_json(end)
+        first, last = from_json(begin_in(end) or start), from_json(end)
         self._checked_topics(cluster, first)
         return self.plan.between(cluster, first, last)
 
