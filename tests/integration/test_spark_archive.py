@@ -32,6 +32,7 @@ from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
 from skylark.spark.options import Access
 from skylark.spark.pipelines import Pipeline, history
+from skylark.spark.pipelines.plans import active
 
 pytestmark = SPARKS_WARNINGS
 MOMENTS = 50
@@ -117,6 +118,8 @@ def test_an_archive_is_compacted_and_asked_with_sql(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    tmp_path = tmp_path / "topic=orders" / "hour=1"  # Names like those of its own folders.
+    tmp_path.mkdir(parents=True)
     fill(cluster, "Asked", 90)
     archived(spark, cluster, tmp_path, "Asked", 25)
     fill(cluster, "Asked", 30)
@@ -181,6 +184,20 @@ def comparable(row: Any) -> tuple[Any, ...]:
         row.queue_id, row.queue_offset, tuple(str(values[name]) for name in sorted(values)),
         row.store_time.astimezone(datetime.UTC),
     )  # fmt: skip
+
+
+def test_whatever_timestamps_mean_in_a_session_columns_are_of_their_types(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    fill(cluster, "Moments", 3)
+    plain = spark.newSession()
+    plain.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    archived(spark, cluster, tmp_path, "Moments", 2)
+    fill(cluster, "Moments", 2)
+    with active(plain):
+        found = archives.table(plain, tmp_path, "Moments", namesrv=cluster.address)
+        assert dict(found.dtypes)["store_time"] == "timestamp"
+        assert found.count() == 5
 
 
 def test_an_archive_may_lie_below_any_name(spark: Any, cluster: Cluster, tmp_path: Path) -> None:

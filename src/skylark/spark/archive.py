@@ -29,7 +29,7 @@ from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
 from .options import Access, access_options, access_to, read_options
-from .schema import COLUMNS
+from .schema import COLUMNS, in_sql
 from .seam import Extent, additions, plan
 
 if TYPE_CHECKING:
@@ -183,7 +183,9 @@ def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
     found = []
     for path in sorted(folder.rglob("*.parquet")):
         topic = next(
-            unquote(part.removeprefix("topic=")) for part in path.parts if part.startswith("topic=")
+            unquote(part.removeprefix("topic="))
+            for part in path.relative_to(folder).parts
+            if part.startswith("topic=")
         )
         rows = parquet.read_metadata(path).num_rows
         found.append(ArchivedFile(str(path.relative_to(root)), topic, rows, path.stat().st_size))
@@ -194,7 +196,7 @@ def _table(
     spark: SparkSession, catalogue: Catalogue, paths: Sequence[str], *more: str
 ) -> DataFrame:
     """Files of the archive as a table with the columns of the source, and perhaps more."""
-    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "topic")
+    schema = in_sql({name: kind for name, kind in COLUMNS.items() if name != "topic"})
     # Topic and hour are in the names of the folders, and only there.
     return (
         spark.read.schema(f"{schema}, batch string, topic string, hour string")

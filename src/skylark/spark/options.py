@@ -469,7 +469,7 @@ def _check_pattern(pattern: str) -> None:
         _refuse(f"topicsPattern: 1 to {_PATTERN_CHARS_MAX} characters are allowed")
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         _refuse(f"topicsPattern={pattern[:80]!r}: {error}")
 
 

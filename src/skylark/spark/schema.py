@@ -29,6 +29,7 @@ would name all of them in an error; so it is understood first (body_schema.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -79,8 +80,15 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
 def default_schema(options: ReadOptions) -> str:
     """The schema of a read without one of its own, as in CREATE TABLE."""
     _built_body_type(options)  # Refuses what Spark would.
-    types = {**COLUMNS, "body": body_type(options)}
-    return ", ".join(f"{name} {kind}" for name, kind in types.items())
+    return in_sql({**COLUMNS, "body": body_type(options)})
+
+
+def in_sql(columns: Mapping[str, str]) -> str:
+    """Columns as in CREATE TABLE, whatever spark.sql.timestampType makes of `timestamp`."""
+    return ", ".join(
+        f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}"
+        for name, kind in columns.items()
+    )
 
 
 def body_type(options: ReadOptions) -> str:

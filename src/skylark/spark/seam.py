@@ -83,8 +83,10 @@ def additions(
 ) -> Offsets:
     """How far the archive goes with a micro-batch, in the queues that go on; raises DataLoss.
 
-    The micro-batch goes from some offsets, which the batch before it has reached, to others. Topics
-    of which nothing is there go on no more: they were deleted, or are not asked for.
+    The micro-batch goes from some offsets, which the batch before it was to reach, to others. The
+    archive may have come less far, if a driver died and its topic was left out for a while: what is
+    added begins where the archive ends. Topics of which nothing is there go on no more: they were
+    deleted, or are not asked for.
     """
     topics = {queue.topic for queue in there}
     found: Offsets = {}
@@ -92,11 +94,10 @@ def additions(
         if queue.topic not in topics:
             continue
         reached, begin = archived.get(queue), begins.get(queue, 0)
-        if begin > (reached or 0):
-            what = "does not have it" if reached is None else f"reaches to {reached}"
+        if reached is None and begin > 0:
             raise DataLoss(
-                f"{queue}: the archive {what}, and its checkpoint goes on at {begin}: a part of "
-                "its catalogue is gone, or the checkpoint is of another archive"
+                f"{queue}: the archive does not have it, and its checkpoint goes on at {begin}: a "
+                "part of its catalogue is gone, or the checkpoint is of another archive"
             )
         if end < begin:
             raise DataLoss(

@@ -86,6 +86,7 @@ WRONG = {
     "no topic": ({"topic": None}, "topic"),
     "topic and pattern": ({"topicsPattern": "A.*"}, "topicsPattern"),
     "broken pattern": ({"topic": None, "topicsPattern": "("}, "topicsPattern"),
+    "huge pattern": ({"topic": None, "topicsPattern": "a{99999999999}"}, "topicsPattern"),
     "endless pattern": ({"topic": None, "topicsPattern": "a" * 256}, "topicsPattern"),
     "unknown option": ({"topik": "T"}, "did you mean topic"),
     "offsets that are no word": ({"startingOffsets": "yesterday"}, "startingOffsets"),
