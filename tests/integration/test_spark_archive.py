@@ -26,6 +26,8 @@ import skylark
 from skylark.cli.main import main
 from skylark.errors import ConfigError
 from skylark.model.message import Message
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.headers import SendMessageRequestV2
 from skylark.spark import archive as archives
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster as Asking
@@ -184,6 +186,48 @@ def comparable(row: Any) -> tuple[Any, ...]:
         row.queue_id, row.queue_offset, tuple(str(values[name]) for name in sorted(values)),
         row.store_time.astimezone(datetime.UTC),
     )  # fmt: skip
+
+
+def test_a_body_that_does_not_expand_holds_nothing_up_where_that_is_allowed(
+    spark: Any,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fill(cluster, "Poisoned", 4)
+    send_damaged(cluster, "Poisoned")
+    query = archives.archive(
+        spark, tmp_path, ["Poisoned"], namesrv=cluster.address, once=True,
+    )  # fmt: skip
+    with pytest.raises(Exception, match=r"topic Poisoned .*Set the option bodyMode"):
+        query.awaitTermination(120)
+    assert Catalogue(tmp_path).entries() == []
+    monkeypatch.setenv("NAMESRV_ADDR", cluster.address)
+    words = ["pipeline", "archive", "Poisoned", "--archive", str(tmp_path), "--once"]
+    assert main([*words, "--body-mode", "permissive"]) == 0
+    assert [row.body for row in read_archive(tmp_path)].count(None) == 1  # type: ignore[arg-type]
+    send_damaged(cluster, "Poisoned")
+    capsys.readouterr()
+    words = ["pipeline", "sql", "select count(body), count(*) from Poisoned", "--json"]
+    assert main([*words, "--archive", str(tmp_path), "--body-mode", "dropmalformed"]) == 0
+    assert list(json.loads(capsys.readouterr().out)[0].values()) == [4, 5]
+    assert main([*words, "--body-mode", "maybe"]) == 2
+    assert "option bodyMode='maybe': one of" in capsys.readouterr().err
+
+
+def send_damaged(cluster: Cluster, topic: str) -> None:
+    """A message that says it is compressed, and is not."""
+    asking = Asking(Access(cluster.address))
+    header = SendMessageRequestV2(
+        producer_group="tests", topic=topic, default_topic="TBW102", default_topic_queue_nums=4,
+        queue_id=0, sys_flag=1, born_timestamp=1, flag=0, properties="", reconsume_times=0,
+        unit_mode=False, batch=False,
+    )  # fmt: skip
+    broker = asking.queues([topic])[0].broker
+    wire = asking.wire(asking.broker_address(topic, broker, for_writing=True))
+    wire.call(RequestCode.SEND_MESSAGE_V2, header.to_fields(), b"no zlib at all")
+    asking.close()
 
 
 def test_whatever_timestamps_mean_in_a_session_columns_are_of_their_types(

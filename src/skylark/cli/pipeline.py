@@ -16,11 +16,13 @@ from .pipeline_metrics import metrics
 from .pipeline_queries import finish
 from .pipeline_signals import ended_by_signal, stopping_by_signal
 from .pipeline_spark import (
+    BodyMode,
     Conf,
     Flags,
     Jars,
     Master,
     Packages,
+    body_options,
     make_folder,
     require_target,
     require_topics,
@@ -88,6 +90,7 @@ def archive(
     conf: Conf = None,
     packages: Packages = None,
     jars: Jars = None,
+    body_mode: BodyMode = None,
     json: asking.Json = False,
 ) -> None:
     """Copy topics to Parquet files, exactly once, until stopped."""
@@ -98,7 +101,10 @@ def archive(
     topics = topics_of(topic)
     if not check_interval(every):
         raise ConfigError(f"--every {every[:40]!r}: an interval such as '30 seconds' is needed")
+    options = body_options(body_mode)
     if table_format is not None:
+        if options:
+            raise ConfigError("--body-mode is for archives in Parquet, without --table-format")
         flags = Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
         pipeline_lake.archive(root, topics, table_format, table, flags, every=every, as_json=json)
         return
@@ -111,7 +117,7 @@ def archive(
         "archive",
         Flags(master, conf),
         lambda spark: archives.archive(
-            spark, root, topics, namesrv=addresses, once=once, trigger=every
+            spark, root, topics, namesrv=addresses, once=once, trigger=every, options=options
         ),
     )
     rows = archives.status(root) if Catalogue(root).entries() else []
@@ -184,6 +190,7 @@ def mirror(
     chain: Annotated[
         bool, typer.Option("--chain", help="Also copies that another mirror has made.")
     ] = False,
+    body_mode: BodyMode = None,
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
@@ -194,6 +201,7 @@ def mirror(
     from ..spark.mirror import require_apart
 
     addresses = asking.addresses(namesrv)
+    options = body_options(body_mode)
     target = as_topic or topic
     if addresses == to:  # No server needs to be asked.
         require_apart(topic, namesrv=addresses, target=target, to=to)
@@ -213,6 +221,7 @@ def mirror(
             checkpoint=checkpoint,
             once=once,
             chain=chain,
+            options=options,
         ),
     )
     if json:

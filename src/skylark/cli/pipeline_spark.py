@@ -57,6 +57,15 @@ Jars = Annotated[str | None, typer.Option("--jars", metavar="FILE,…", help="Ja
 PyFiles = Annotated[
     str | None, typer.Option("--py-files", metavar="FILE,…", help="Python files for its workers.")
 ]
+BodyMode = Annotated[
+    str | None,
+    typer.Option(
+        "--body-mode",
+        metavar="MODE",
+        help="Bodies that do not expand: failfast ends it (as if not set), permissive has null, "
+        "dropmalformed no row.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show all that Spark says.")]
 
 
@@ -249,6 +258,17 @@ def cluster_of(namesrv: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def body_options(mode: str | None) -> dict[str, str]:
+    """The option of --body-mode, checked before Spark starts; raises ConfigError."""
+    from ..spark.options import read_options
+
+    if mode is None:
+        return {}
+    found = {"bodyMode": mode}
+    read_options({"namesrv": "localhost:9876", "topic": "any", **found}, is_stream=False)
+    return found
 
 
 def require_topics(namesrv: str, topics: Sequence[str] = ()) -> None:

@@ -13,7 +13,16 @@ import typer
 from ..errors import ConfigError, SkylarkError
 from . import asking, render
 from .pipeline_signals import ended_by_signal
-from .pipeline_spark import Conf, Flags, Master, require_topics, say, spark_session
+from .pipeline_spark import (
+    BodyMode,
+    Conf,
+    Flags,
+    Master,
+    body_options,
+    require_topics,
+    say,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +41,7 @@ def sql(
         str | None, typer.Option("--archive", metavar="DIR", help="An archive to read as well.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Rows to show.")] = 1000,
+    body_mode: BodyMode = None,
     namesrv: asking.NameServer = None,
     master: Master = None,
     conf: Conf = None,
@@ -43,6 +53,7 @@ def sql(
     from ..spark.pipelines.causes import as_error
 
     given = [] if topic is None else topics_of(topic)
+    options = body_options(body_mode)
     flags = Flags(master, conf)
     settings = flags.settings()
     addresses = asking.addresses(namesrv)
@@ -57,7 +68,10 @@ def sql(
             named = [name for name in relations(spark, query) if name.lower() not in there]
             if root is None:
                 require_topics(addresses, named)
-            found = archives.sql(spark, query, [*given, *named], namesrv=addresses, root=root)
+            topics = [*given, *named]
+            found = archives.sql(
+                spark, query, topics, namesrv=addresses, root=root, options=options
+            )
             rows = found.limit(limit + 1).collect()
         except SkylarkError:
             raise

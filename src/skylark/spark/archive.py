@@ -28,7 +28,7 @@ from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
-from .options import Access, access_options, access_to, read_options
+from .options import Access, access_to, read_options, whole_topic_options
 from .schema import COLUMNS, in_sql
 from .seam import Extent, additions, plan
 
@@ -58,7 +58,8 @@ def archive(
 ) -> StreamingQuery:
     """Start archiving topics; with once, the query ends when it has what is there now.
 
-    Options are those of the account and of patience: accessKey, secretKey, timeoutMs, retryMs.
+    Options are bodyMode, and those of account and patience: accessKey, secretKey, timeoutMs,
+    retryMs.
     """
     from .source import Plan
 
@@ -66,7 +67,7 @@ def archive(
     catalogue.make()
     _require_both(catalogue)
     reading = {
-        **access_options(options),
+        **whole_topic_options(options),
         "namesrv": namesrv,
         "topic": ",".join(topics),
         "startingOffsets": "earliest",
@@ -217,9 +218,10 @@ def table(
 ) -> DataFrame:
     """A topic from its first archived message to its newest, as one table.
 
-    Options are those of the account and of patience: accessKey, secretKey, timeoutMs, retryMs.
+    Options are bodyMode, and those of account and patience: accessKey, secretKey, timeoutMs,
+    retryMs.
     """
-    asking = access_options(options)
+    asking = whole_topic_options(options)
     catalogue = None if root is None else Catalogue(root).require()
 
     def look() -> tuple[list[Entry], Offsets]:

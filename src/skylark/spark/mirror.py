@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import ConfigError
 from .cluster import TEMPLATE_TOPIC, Cluster
 from .numbering import first_numbers, next_number, noted, numbered_queues
-from .options import access_options, access_to
+from .options import access_options, access_to, whole_topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,10 +56,11 @@ def mirror(
     """Start copying; with once, the query ends when it has what is there now.
 
     With chain, copies that another mirror has made are copied as well. Options are those of the
-    account and of patience (accessKey, secretKey, timeoutMs, retryMs), here and at the target.
+    account and of patience (accessKey, secretKey, timeoutMs, retryMs), here and at the target, and
+    here bodyMode.
     """
     target = as_topic or topic
-    asking, asking_there = access_options(options), access_options(to_options)
+    asking, asking_there = whole_topic_options(options), access_options(to_options)
     both = {"options": asking, "to_options": asking_there}
     require_apart(topic, namesrv=namesrv, target=target, to=to, **both)
     copies = Copies.plan(topic, namesrv=namesrv, target=target, to=to, **both)

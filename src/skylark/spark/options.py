@@ -276,10 +276,19 @@ OF_ACCESS: Final = ("accessKey", "secretKey", "timeoutMs", "retryMs")
 
 def access_options(options: Mapping[str, str] | None) -> dict[str, str]:
     """The options that say as whom, and how patiently, to ask; raises ConfigError for others."""
-    known = {name.lower() for name in OF_ACCESS}
+    return _only(OF_ACCESS, options)
+
+
+def whole_topic_options(options: Mapping[str, str] | None) -> dict[str, str]:
+    """Those of a topic that is read as it is; raises ConfigError for others."""
+    return _only((*OF_ACCESS, "bodyMode"), options)
+
+
+def _only(names: tuple[str, ...], options: Mapping[str, str] | None) -> dict[str, str]:
+    known = {name.lower() for name in names}
     for name in options or {}:
         if name.lower() not in known:
-            _refuse(f"{name}: here only {', '.join(OF_ACCESS)} are possible")
+            _refuse(f"{name}: here only {', '.join(names)} are possible")
     return dict(options or {})
 
 
