@@ -151,6 +151,18 @@ def test_the_archive_is_linked_once_and_the_live_log_begins_where_it_ended(tmp_p
     assert file.parts[-3:-1] == ("topic=T", "hour=2026-11-15T10")
 
 
+def test_an_archive_below_a_path_that_reads_like_one_of_its_own_is_linked(tmp_path):
+    root = tmp_path / "topic=orders" / "hour=late" / "lake"
+    archived(root, 0, 5)
+    history.take_snapshot(source_of(root), tmp_path / "state")
+    (file,) = (tmp_path / "state" / "past.history").rglob("*.parquet")
+    assert file.relative_to(tmp_path / "state" / "past.history").parts == (
+        "topic=T",
+        "hour=2026-11-15T10",
+        "000000000.parquet",
+    )
+
+
 def test_a_snapshot_that_was_not_finished_is_taken_anew(tmp_path):
     root, notes = tmp_path / "lake", tmp_path / "state"
     archived(root, 0, 5)

@@ -2,11 +2,15 @@
 
     <checkpoint>/pipeline.json          whose it is: the name, and the topics that it reads
     <checkpoint>/pipeline.lock          held by the run while it lives
-    <checkpoint>/<source>.history.json  where the archive ended when an archive source began
+    <checkpoint>/<source>.history.json  what an archive source began with, and its other files
     <checkpoint>/<sink>/                Spark's own: offsets, commits, state
 
 Where the folder is no directory of this machine (hdfs://, s3a://), the first three are kept in the
 run directory, and the lock holds for this machine only.
+
+What sources have noted counts once pipeline.json is there, which is on the disk before a query
+starts. A start that was refused or killed before that leaves notes that no query has read by, and
+the next one takes none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, StoreUnreadable
+from ..catalogue import write_whole
+from . import history
 from .locks import Lock
 from .spec import Spec
 from .state import RunDirectory
@@ -58,7 +64,7 @@ class Checkpoint:
 
     def claim(self, spec: Spec) -> None:
         """Note whose it is, before its first query starts; until then nothing here counts."""
-        _write(self.folder / "pipeline.json", _identity(spec))
+        write_whole(self.folder / "pipeline.json", json.dumps(_identity(spec)).encode())
 
     def release(self) -> None:
         """Let another run have it."""
@@ -99,10 +105,9 @@ def is_claimed(folder: Path) -> bool:
 
 def _forget_unfinished(spec: Spec, folder: Path) -> None:
     """Remove what a start has noted that was refused: no query has read by it."""
-    if is_claimed(folder):
-        return
-    for source in spec.sources:
-        (folder / f"{source.name}.history.json").unlink(missing_ok=True)
+    if not is_claimed(folder):
+        for source in spec.sources:
+            history.forget(source, folder)
 
 
 def _problem(error: OSError) -> str:
@@ -112,9 +117,3 @@ def _problem(error: OSError) -> str:
 def _identity(spec: Spec) -> dict[str, Any]:
     topics = {topic for source in spec.sources if source.is_stream for topic in source.topics}
     return {"pipeline": spec.name, "topics": sorted(topics)}
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(value), encoding="utf-8")
-    draft.replace(path)

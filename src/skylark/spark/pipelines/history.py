@@ -36,25 +36,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FILES_PER_TRIGGER = "1000"
+_NOTE, _AWAY, _LINKED = "{}.history.json", "{}.away.json", "{}.history"  # Of a source.
 
 
 def take_snapshot(source: Source, folder: Path) -> Offsets:
     """Link what the archive has of the topic, once; where the live log takes over."""
-    note = folder / f"{source.name}.history.json"
+    note = folder / _NOTE.format(source.name)
     if note.exists():
         return from_json(json.loads(note.read_bytes())["ends"])
     assert source.path is not None
     (topic,) = source.topics
     catalogue = Catalogue(source.path).require()
     entries = catalogue.entries()
-    linked = folder / f"{source.name}.history"
+    linked = folder / _LINKED.format(source.name)
     shutil.rmtree(linked, ignore_errors=True)  # Of a start that was not finished.
     linked.mkdir(parents=True)
     count = 0
     for entry in entries:
         for file in entry.files:
             if file.topic == topic:
-                _link(catalogue.root / file.path, linked, count)
+                _link(catalogue.root, file.path, linked, count)
                 count += 1
     ends = dict(entries[-1].ends) if entries else {}
     ends = {queue: end for queue, end in ends.items() if queue.topic == topic}
@@ -63,15 +64,25 @@ def take_snapshot(source: Source, folder: Path) -> Offsets:
     return ends
 
 
-def _link(path: Path, folder: Path, number: int) -> None:
-    # Topic and hour are in the names of the folders, and only there.
-    parts = [part for part in path.parts[:-1] if part.startswith(("topic=", "hour="))]
+def forget(source: Source, folder: Path) -> None:
+    """Remove all that was noted for a source, so that its next start begins anew."""
+    # First the note that the others belong to: where it is, all of them are.
+    for name in (_NOTE, _AWAY):
+        (folder / name.format(source.name)).unlink(missing_ok=True)
+    for draft in folder.glob(f"{source.name}.*.draft"):  # Of a process that was killed.
+        draft.unlink(missing_ok=True)
+    shutil.rmtree(folder / _LINKED.format(source.name), ignore_errors=True)
+
+
+def _link(root: Path, path: str, folder: Path, number: int) -> None:
+    # Topic and hour are in the names of the folders below the root, and only there.
+    parts = [part for part in Path(path).parts[:-1] if part.startswith(("topic=", "hour="))]
     target = folder.joinpath(*parts, f"{number:09d}.parquet")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(path, target)
+        os.link(root / path, target)
     except OSError:  # Another file system.
-        shutil.copyfile(path, target)
+        shutil.copyfile(root / path, target)
 
 
 def stream(
@@ -82,12 +93,12 @@ def stream(
     if folder is None:
         return live.options(**options).load()
     ends = take_snapshot(source, folder)
-    away = _away_at_first(folder / f"{source.name}.away.json", ends, options)
+    away = _away_at_first(folder / _AWAY.format(source.name), ends, options)
     served = {queue: end for queue, end in ends.items() if queue not in away}
     start: dict[str, Any] = to_json(served)["q"]
     options = {**options, "startingOffsets": json.dumps(start) if start else "earliest"}
     frame = _beyond(live.options(**options).load(), away)
-    linked = folder / f"{source.name}.history"
+    linked = folder / _LINKED.format(source.name)
     if not any(linked.rglob("*.parquet")):
         return frame
     columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "topic")
