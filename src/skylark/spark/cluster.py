@@ -221,7 +221,7 @@ class Cluster:
         except TransportError as error:
             if not may_be_gone or not wanted:
                 raise
-            away = {queue.broker for queue in wanted} - self._masters() - self._given_up
+            away = {queue.broker for queue in wanted} - self.masters() - self._given_up
             if not away:
                 raise
             logger.warning("going on without broker %s: %s", ", ".join(sorted(away)), error)
@@ -229,12 +229,12 @@ class Cluster:
             return self.retried(asked)
 
     def _require_masters(self, queues: Collection[QueueKey]) -> None:
-        masters = self._masters() if queues else set()
+        masters = self.masters() if queues else set()
         for queue in queues:
             if queue.broker not in masters | self._given_up:
                 raise self._away(f"no broker {queue.broker}, of {queue}, is there now")
 
-    def _masters(self) -> set[str]:
+    def masters(self) -> set[str]:
         """The brokers whose masters are there.
 
         A replica that comes back before its master brings its broker's name, and no topics yet.

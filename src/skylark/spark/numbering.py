@@ -57,13 +57,13 @@ def numbered_queues(cluster: Cluster, topic: str) -> Numbered:
     """The queues of a topic that have numbers, those of brokers that are away among them."""
     runs = _remembered(cluster, topic)
     known = set(_queues_of(topic, runs))
-    before = cluster.brokers().keys()
+    before = cluster.masters()
     there = _there(cluster, topic, is_one_away=any(queue.broker not in before for queue in known))
     alive = set(there)
     missing = known - alive
     if missing:
-        # Gone is what its broker did not have though it was there all the time.
-        stayed = before & cluster.brokers().keys()
+        # Gone is what its broker did not have though its master was there all the time.
+        stayed = before & cluster.masters()
         alive |= {queue for queue in missing if queue.broker not in stayed}
         alive |= missing & _still_to_be_made(cluster, there)
     runs = _extended(cluster, topic, runs, there)

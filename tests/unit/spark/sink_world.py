@@ -23,6 +23,7 @@ class World:
 
     def __init__(self, brokers: str = "ab", *, body_bytes_max: int = 4 << 20) -> None:
         self.there = set(brokers)
+        self.replicas: set[str] = set()  # Brokers that have one, which stays while they are away.
         self.topics: dict[str, dict[str, int]] = {"T": dict.fromkeys(brokers, 2)}
         self.template_queues = 0  # 0: brokers make no topics by themselves.
         self.body_bytes_max = body_bytes_max
@@ -45,7 +46,13 @@ class World:
 
     def brokers(self) -> dict[str, BrokerData]:
         """Who is registered."""
-        return {name: BrokerData("cluster", name, {0: f"{name}:1"}) for name in sorted(self.there)}
+        found = {}
+        for name in sorted(self.there | self.replicas):
+            addresses = {0: f"{name}:1"} if name in self.there else {}
+            if name in self.replicas:
+                addresses[1] = f"{name}-replica:1"
+            found[name] = BrokerData("cluster", name, addresses)
+        return found
 
     def answer(self, address: str, code: int, fields: dict[str, str], body: bytes) -> Any:
         """What one server says."""

@@ -44,6 +44,17 @@ def test_queues_of_a_broker_that_is_away_keep_their_numbers(away: str) -> None:
         assert numbers(world) == before
 
 
+@pytest.mark.parametrize("away", ["a", "b", "ab"])
+def test_a_replica_alone_does_not_stand_for_its_broker(away: str) -> None:
+    """It may bring no topics: name servers learn them from masters."""
+    world = World()
+    before = numbers(world)
+    world.replicas = {*"ab"}
+    assert numbers(world) == before
+    world.there -= set(away)
+    assert numbers(world) == before
+
+
 def test_brokers_do_not_make_a_topic_that_is_only_away() -> None:
     world = World("ab")
     world.topics["T"] = {"b": 2}
