@@ -188,6 +188,26 @@ def comparable(row: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def test_sql_asks_and_commands_are_refused(
+    spark: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("NAMESRV_ADDR", cluster.address)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").touch()
+    for query in (
+        f"insert overwrite directory '{victim}' using json select 1 as a",
+        "create table t (a int)",
+        "drop view if exists OrderTopic",
+    ):
+        assert main(["pipeline", "sql", query]) == 2
+        assert "sql asks, such as select" in capsys.readouterr().err
+    assert (victim / "file").exists()
+    assert main(["pipeline", "sql", "show functions like 'abs'", "--json"]) == 0
+    assert "abs" in capsys.readouterr().out
+
+
 def test_a_body_that_does_not_expand_holds_nothing_up_where_that_is_allowed(
     spark: Any,
     cluster: Cluster,

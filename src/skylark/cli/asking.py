@@ -61,7 +61,7 @@ def require_meant(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} add --yes to say so")
     try:
-        is_meant = typer.confirm(question)
+        is_meant = typer.confirm(question, err=True)  # What programs read is for the answer.
     except typer.Abort:
         raise typer.Exit(exits.INTERRUPTED) from None
     if not is_meant:

@@ -140,6 +140,8 @@ def status(
     json: asking.Json = False,
 ) -> None:
     """Show how far pipelines are, or what an archive holds."""
+    if root is not None and (name is not None or watch):
+        raise ConfigError("--archive shows an archive: leave out the name and --watch")
     if root is None:
         from ..spark.pipelines import RunDirectory
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+_ASKING = ("Describe", "Explain", "Show")  # Commands that change nothing.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -64,6 +65,7 @@ def sql(
         require_topics(addresses)
     with spark_session("sql", flags, settings) as spark, ended_by_signal():
         try:
+            _require_query(spark, query)
             there = {name.lower() for name in given}  # SQL does not tell cases apart.
             named = [name for name in relations(spark, query) if name.lower() not in there]
             if root is None:
@@ -85,6 +87,18 @@ def sql(
     render.show_table(shown, titles, as_json=json)
     if len(rows) > limit:
         say(f"there are more rows than the {limit:,} that are shown; see all with --limit")
+
+
+def _require_query(spark: SparkSession, query: str) -> None:
+    """Refuse what would write, create or drop; raises ConfigError."""
+    from ..spark.pipelines.queries import command_in
+
+    command = command_in(spark, query)
+    if command is not None and not command.startswith(_ASKING):
+        raise ConfigError(
+            f"sql asks, such as select …, and this is a command ({command}): it would change "
+            "something; pipelines write, see `skylark pipeline run --help`"
+        )
 
 
 def topics_of(text: str) -> list[str]:

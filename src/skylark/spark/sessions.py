@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+_SECRET = re.compile(r"secret|passw|token|credential|access\.?key", re.IGNORECASE)
 DEFAULTS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -65,7 +67,22 @@ def session(
     for key, value in {**DEFAULTS, **quiet, **settings}.items():
         builder = builder.config(key, value)
     with contextlib.nullcontext() if java_log is None else _stderr_in(Path(java_log)):
+        _start_java({"spark.master": master, **DEFAULTS, **quiet, **settings})
         return builder.getOrCreate()
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Java without secrets on its command line, which every user of the machine can read.
+
+    They come to it with the others, over the connection that the session is made through.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if not any(_SECRET.search(name) for name in settings) or SparkContext._gateway is not None:
+        return
+    told = SparkConf(loadDefaults=False)
+    told.setAll([(name, value) for name, value in settings.items() if not _SECRET.search(name)])
+    SparkContext._ensure_initialized(conf=told)
 
 
 @contextlib.contextmanager
@@ -74,7 +91,8 @@ def _stderr_in(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     sys.stderr.flush()
     kept = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # At its end whoever else has it open: another process of that name may empty it meanwhile.
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     try:
         os.dup2(log, 2)
         yield

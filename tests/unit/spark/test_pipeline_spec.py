@@ -137,6 +137,7 @@ def test_ten_lines_are_enough():
         ("topic: OldTopic", "startingOffsets: latest", 13, "topic"),
         ("topic: OldTopic", "topic: A,B", 13, "one topic at a time"),
         ("paid: select", "orders: select", 17, "line 5 has the same name"),
+        ("paid: select", "Orders: select", 17, "has the same name, orders: SQL does not tell"),
         ("  paid: select", "  pa-id: select", 17, "SQL uses it as a table"),
         ("enrich:join", "enrich.join", 19, "module:function is needed"),
         ("[paid, customers]", "[paid, nobody]", 20, "no source or step 'nobody'"),
@@ -175,8 +176,18 @@ def test_a_database_needs_its_address_and_its_table():
     assert "sinks.out.partitionBy: this is for files" in said
 
 
+def test_a_sink_says_which_of_several_sources_it_takes():
+    several = SMALL.replace("{topic: OrderTopic}", "{topic: T}, more: {topic: U}")
+    assert "sinks.out: from is needed, as there are several sources: orders, more" in refusal(
+        several
+    )
+    said = several.replace("{format: console}", "{format: console, from: orders}")
+    assert parsed(said).sinks[0].takes == "orders"
+
+
 def test_two_sources_of_one_topic_cannot_commit_under_one_group():
     twice = SMALL.replace("{topic: OrderTopic}", "{topic: T}, more: {topic: T}")
+    twice = twice.replace("{format: console}", "{format: console, from: more}")
     assert "orders reads the topic T under the same group" in refusal(twice)
     other = twice.replace("more: {topic: T}", "more: {topic: T, group: other}")
     assert len(parsed(other).sources) == 2

@@ -69,7 +69,8 @@ def parse(
     sources = tuple(reader.source(n, node, names) for n, node in keys["sources"].items().items())
     given = keys["steps"].items() if "steps" in keys and keys["steps"].value is not None else {}
     steps = tuple(reader.step(n, node, names) for n, node in given.items())
-    sinks = tuple(reader.sink(n, node, names) for n, node in keys["sinks"].items().items())
+    whole = (steps or sources)[-1].name if steps or len(sources) == 1 else None
+    sinks = tuple(reader.sink(n, node, names, whole) for n, node in keys["sinks"].items().items())
     group = keys["group"].text() if "group" in keys else title
     settings = keys["settings"].items() if "settings" in keys else {}
     spec = Spec(
@@ -140,8 +141,12 @@ class _SpecReader:
     def _take_name(self, name: str, node: Node, names: dict[str, Place]) -> None:
         if not _VIEW_NAME.fullmatch(name):
             node.place.refuse("letters, digits and _ are allowed in a name: SQL uses it as a table")
-        if name in names:
-            node.place.refuse(f"line {names[name].line} has the same name")
+        for known, place in names.items():
+            if known.lower() == name.lower():
+                node.place.refuse(
+                    f"line {place.line} has the same name"
+                    + ("" if known == name else f", {known}: SQL does not tell cases apart")
+                )
         names[name] = node.place
 
     def source(self, name: str, node: Node, names: dict[str, Place]) -> Source:
@@ -211,8 +216,8 @@ class _SpecReader:
             watermark=_watermark(keys),
         )
 
-    def sink(self, name: str, node: Node, names: Mapping[str, Place]) -> Sink:
-        """One sink."""
+    def sink(self, name: str, node: Node, names: Mapping[str, Place], whole: str | None) -> Sink:
+        """One sink; whole is what it takes if it does not say."""
         if not _VIEW_NAME.fullmatch(name):
             node.place.refuse("letters, digits and _ are allowed in a name")
         keys = node.items()
@@ -227,7 +232,10 @@ class _SpecReader:
             if key in ("from", "mode") or (not is_topic and key != "topic") or key in kinds
         ]  # fmt: skip
         keys = node.known([*allowed, *(WRITE_OPTIONS if is_topic else ())])
-        takes = keys["from"].text() if "from" in keys else list(names)[-1]
+        if "from" not in keys and whole is None:
+            node.place.refuse(f"from is needed, as there are several sources: {', '.join(names)}")
+        takes = keys["from"].text() if "from" in keys else whole
+        assert takes is not None
         if takes not in names:
             keys["from"].place.refuse(_not_there(takes, list(names)))
         mode = keys["mode"].text() if "mode" in keys else "append"
