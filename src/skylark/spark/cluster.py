@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ..errors import BrokerError, ConfigError, TransportError
+from ..errors import BrokerError, CallTimeout, ConfigError, TransportError
 from ..model.addresses import parse_addresses
 from ..model.route import BrokerData, TopicRoute
 from ..model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -49,6 +49,7 @@ _COORDINATOR_GONE = (
     ", and it keeps the decisions of exactly-once sinks: start it. If it is gone, name another "
     "with `mqadmin updateKvConfig -s SKYLARK -k decisions -v <broker>`"
 )
+_COPIED = re.compile(r"\bcopied (\d+) rows so far")
 _NOTHING_CODES = frozenset(
     {
         ResponseCode.PULL_OFFSET_MOVED,
@@ -104,18 +105,31 @@ class Cluster:
             found.close()
         self._routes.clear()
 
-    def retried(self, action: Callable[[], T]) -> T:
-        """Do something again while servers are unreachable or refuse for now."""
-        give_up = time.monotonic() + self.access.retry_ms / 1000
+    def retried(self, action: Callable[[], T], *, is_copying: bool = False) -> T:
+        """Do something again while servers are unreachable or refuse for now.
+
+        One that is copying may take longer than that, as long as it says that it gets on.
+        """
+        patience_s = self.access.retry_ms / 1000
+        give_up = time.monotonic() + patience_s
         pause = _FIRST_PAUSE_S
+        rows, may_be_late = 0, is_copying
         while True:
             try:
                 return action()
             except TransportError as error:
                 self.drop(error.address)
+                if may_be_late and isinstance(error, CallTimeout):
+                    # The next try will tell whether it has copied something meanwhile.
+                    give_up, may_be_late = time.monotonic() + patience_s, False
                 if time.monotonic() + pause > give_up:
                     raise
             except BrokerError as error:
+                copied = _copied(error) if is_copying else 0
+                before, rows = rows, copied or rows
+                if rows > before:
+                    give_up, may_be_late = time.monotonic() + patience_s, True
+                    pause = _FIRST_PAUSE_S
                 if error.code not in _PASSING_CODES or time.monotonic() + pause > give_up:
                     raise
                 self._routes.clear()
@@ -379,7 +393,7 @@ class Cluster:
                 raise TransportError(broker, f"no name server knows a master of that name{hint}")
             return bytes(self.wire(address).call(code, fields, body).body)
 
-        return self.retried(asked)
+        return self.retried(asked, is_copying=code == RequestCode.DECIDE_ROWS)
 
     # Brokers.
 
@@ -565,6 +579,12 @@ class Cluster:
                             f"there are {_some(known)}"
                         )
         return found
+
+
+def _copied(error: BrokerError) -> int:
+    """How many rows a broker has copied that answers before it is done."""
+    found = _COPIED.search(error.remark or "") if error.code == ResponseCode.SYSTEM_BUSY else None
+    return 0 if found is None else int(found[1])
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -37,7 +37,14 @@ from .offsets import QueueKey
 from .options import Guarantee, WriteOptions
 from .outbox import Letter, Outbox
 from .rows import ROWS_MAX, PlainRows, Row, plain_rows, single_rows
-from .transactions import BatchName, Decisions, Stage, Staged, name_in_task
+from .transactions import (
+    DECIDING_MS_MIN,
+    BatchName,
+    Decisions,
+    Stage,
+    Staged,
+    name_in_task,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -289,7 +296,8 @@ def _decide(options: WriteOptions, messages: list[WriterCommitMessage | None]) -
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return
-    cluster = Cluster(options.access)
+    timeout_ms = max(options.access.timeout_ms, DECIDING_MS_MIN)
+    cluster = Cluster(replace(options.access, timeout_ms=timeout_ms))
     try:
         Decisions(cluster).decide(staged)
     finally:

@@ -36,6 +36,7 @@ from .offsets import QueueKey
 from .options import WriteOptions
 from .outbox import Letter
 
+DECIDING_MS_MIN = 5_000  # Brokers copy for about two seconds before they say how far they are.
 A_JOB = "job"  # Stands for the query where none writes; any job may find what another has decided.
 
 
