@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -24,7 +25,7 @@ from spark_world import SPARKS_WARNINGS, Cluster
 
 import skylark
 from skylark.cli.main import main
-from skylark.errors import ConfigError
+from skylark.errors import ConfigError, TransportError
 from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.headers import SendMessageRequestV2
@@ -32,9 +33,10 @@ from skylark.spark import archive as archives
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
-from skylark.spark.options import Access
+from skylark.spark.options import Access, write_options
 from skylark.spark.pipelines import Pipeline, history
 from skylark.spark.pipelines.plans import active
+from skylark.spark.sink import Sender
 
 pytestmark = SPARKS_WARNINGS
 MOMENTS = 50
@@ -186,6 +188,48 @@ def comparable(row: Any) -> tuple[Any, ...]:
         row.queue_id, row.queue_offset, tuple(str(values[name]) for name in sorted(values)),
         row.store_time.astimezone(datetime.UTC),
     )  # fmt: skip
+
+
+def test_an_archive_goes_on_without_a_broker_that_is_gone_for_good(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+    asking = {"retryMs": "1500"}
+
+    def run(**more: Any) -> None:
+        query = archives.archive(
+            spark, root, ["Gone"], namesrv=servers.address, once=True, options=asking, **more
+        )
+        assert query.awaitTermination(120)
+
+    def send(*brokers: str) -> None:
+        for name in brokers:
+            queue = next(one for one in queues if one.broker == name)
+            sender = Sender(
+                write_options({"namesrv": servers.address, "topic": "Gone"}, is_stream=False),
+                cluster,
+            )
+            sender.send(
+                pa.record_batch({"body": [b"x"] * 5, "queue_id": [queues.index(queue)] * 5})
+            )
+            sender.flush()
+
+    with Servers(tmp_path / "servers") as servers:
+        cluster = Asking(Access(servers.address))
+        queues = cluster.writable_queues("Gone")
+        send("broker-a", "broker-b")
+        run()
+        servers.kill("broker-b")
+        with pytest.raises(TransportError, match="broker-b"):
+            run()
+        with pytest.raises(ConfigError, match="broker broker-a is not gone"):
+            run(gone=["broker-a"])
+        send("broker-a")
+        run(gone=["broker-b"])
+        run(gone=["broker-b"])
+        cluster.close()
+    rows = Counter(row.broker for row in read_archive(root))
+    assert rows == {"broker-a": 10, "broker-b": 5}
 
 
 def test_sql_asks_and_commands_are_refused(

@@ -91,6 +91,10 @@ def archive(
     packages: Packages = None,
     jars: Jars = None,
     body_mode: BodyMode = None,
+    gone: Annotated[
+        list[str] | None,
+        typer.Option("--gone", metavar="BROKER", help="A broker that is gone for good."),
+    ] = None,
     json: asking.Json = False,
 ) -> None:
     """Copy topics to Parquet files, exactly once, until stopped."""
@@ -103,8 +107,8 @@ def archive(
         raise ConfigError(f"--every {every[:40]!r}: an interval such as '30 seconds' is needed")
     options = body_options(body_mode)
     if table_format is not None:
-        if options:
-            raise ConfigError("--body-mode is for archives in Parquet, without --table-format")
+        if options or gone:
+            raise ConfigError("--body-mode and --gone go without --table-format")
         flags = Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
         pipeline_lake.archive(root, topics, table_format, table, flags, every=every, as_json=json)
         return
@@ -117,7 +121,14 @@ def archive(
         "archive",
         Flags(master, conf),
         lambda spark: archives.archive(
-            spark, root, topics, namesrv=addresses, once=once, trigger=every, options=options
+            spark,
+            root,
+            topics,
+            namesrv=addresses,
+            once=once,
+            trigger=every,
+            gone=gone or (),
+            options=options,
         ),
     )
     rows = archives.status(root) if Catalogue(root).entries() else []

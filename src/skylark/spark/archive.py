@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -54,9 +54,12 @@ def archive(
     once: bool = False,
     trigger: str = "1 minute",
     messages_max: int = 1_000_000,
+    gone: Collection[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Start archiving topics; with once, the query ends when it has what is there now.
+
+    Of brokers that are gone for good, which are named, the archive keeps what it has.
 
     Options are bodyMode, and those of account and patience: accessKey, secretKey, timeoutMs,
     retryMs.
@@ -75,7 +78,8 @@ def archive(
         "maxMessagesPerTrigger": str(messages_max),
     }
     access = read_options(reading, is_stream=True).access
-    reading["topic"] = ",".join(_begin(access, group, catalogue.ends(), topics))
+    _require_gone(access, gone)
+    reading["topic"] = ",".join(_begin(access, group, _without(gone, catalogue.ends()), topics))
     # Whether messages are lost is for _write_batch to say, which knows topics that may go, and what
     # is archived, which is what it commits.
     own = {"failOnDataLoss": "false", "commitOffsets": "false"}
@@ -83,7 +87,7 @@ def archive(
     source = Plan(read_options(reading, is_stream=True), frame.schema)
 
     def write(batch: DataFrame, number: int) -> None:
-        _write_batch(batch.sparkSession, catalogue, source, number)
+        _write_batch(batch.sparkSession, catalogue, source, number, gone)
 
     writer = (
         frame.writeStream.foreachBatch(write)
@@ -149,12 +153,35 @@ def _planned(catalogue: Catalogue, number: int) -> Offsets:
         raise StoreUnreadable(str(path), f"does not say how far a batch goes: {error}") from error
 
 
-def _write_batch(spark: SparkSession, catalogue: Catalogue, source: Plan, number: int) -> None:
+def _require_gone(access: Access, brokers: Collection[str]) -> None:
+    """Refuse to give up brokers that are there: their queues would be archived anew."""
+    if not brokers:
+        return
+    cluster = Cluster(access)
+    try:
+        there = sorted(set(brokers) & set(cluster.broker_names()))
+    finally:
+        cluster.close()
+    if there:
+        raise ConfigError(f"broker {there[0]} is not gone, it is registered; leave out --gone")
+
+
+def _without(brokers: Collection[str], offsets: Offsets) -> Offsets:
+    return {queue: offset for queue, offset in offsets.items() if queue.broker not in brokers}
+
+
+def _write_batch(
+    spark: SparkSession,
+    catalogue: Catalogue,
+    source: Plan,
+    number: int,
+    gone: Collection[str] = (),
+) -> None:
     """In the driver: what one micro-batch adds, as files and an entry."""
     entries = catalogue.entries()
     there = dict(entries[-1].ends) if entries else {}
     begins = _planned(catalogue, number - 1) if number else {}
-    ends = _planned(catalogue, number)
+    ends = _without(gone, _planned(catalogue, number))
     cluster = Cluster(source.options.access)
     try:
         queues = cluster.queues(source.options.topics, ends.keys())
