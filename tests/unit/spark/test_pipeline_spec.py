@@ -176,6 +176,12 @@ def test_a_database_needs_its_address_and_its_table():
     assert "sinks.out.partitionBy: this is for files" in said
 
 
+def test_the_folder_of_a_file_is_no_pattern():
+    files = SMALL.replace("{topic: OrderTopic}", "{format: json, path: 'in/*.json', stream: true}")
+    assert parsed(files, folder="/p [1]").sources[0].path == r"/p \[1\]/in/*.json"
+    assert parsed(files, folder="/p [1]").checkpoint == "/p [1]/state"
+
+
 def test_a_sink_says_which_of_several_sources_it_takes():
     several = SMALL.replace("{topic: OrderTopic}", "{topic: T}, more: {topic: U}")
     assert "sinks.out: from is needed, as there are several sources: orders, more" in refusal(

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import ConfigError, InvalidExpression, InvalidName
 from ...model.names import check_group_name
+from ..catalogue import unglobbed
 from ..options import OF_ACCESS, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 from .document import Node, Place
 from .spec import (
@@ -133,10 +134,17 @@ class _SpecReader:
 
     def path(self, node: Node) -> str:
         """A path, from the pipeline file's folder on; what has a scheme stays as it is."""
+        return self._beyond(self._folder, node)
+
+    def pattern(self, node: Node) -> str:
+        """The same for what Spark takes for a pattern, which the folder's own name is not."""
+        return self._beyond(Path(unglobbed(self._folder.absolute())), node)
+
+    def _beyond(self, folder: Path, node: Node) -> str:
         text = node.text()
         if not text.strip():
             node.place.refuse("a path is needed")
-        return text if "://" in text else str((self._folder / Path(text).expanduser()).absolute())
+        return text if "://" in text else str((folder / Path(text).expanduser()).absolute())
 
     def _take_name(self, name: str, node: Node, names: dict[str, Place]) -> None:
         if not _VIEW_NAME.fullmatch(name):
@@ -161,7 +169,7 @@ class _SpecReader:
                 node.place,
                 keys["format"].text(),
                 _options(keys),
-                path=self.path(keys["path"]) if "path" in keys else None,
+                path=self.pattern(keys["path"]) if "path" in keys else None,
                 schema=keys["schema"].text() if "schema" in keys else None,
                 is_stream=keys["stream"].flag() if "stream" in keys else False,
                 watermark=_watermark(keys),
