@@ -1,16 +1,20 @@
 """Functions: Python that a pipeline file names, found and called.
 
 A module is looked for beside the pipeline file first, and only when somebody runs that file. Such a
-module travels to Spark's workers by value, since they would not find it by name.
+module is loaded under a name of its own for its path, so that pipelines of one process do not share
+modules that are called the same, nor take one of Python's. It travels to Spark's workers by value,
+since they would not find it by name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -26,36 +30,77 @@ def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Call
     if callable(function):
         return function
     module_name, _, name = function.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    _look_in(folder)
+    own = _own_name(folder / module_name.partition(".")[0])
     try:
-        module = importlib.import_module(module_name)
+        module = _beside(module_name, folder, own) or importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # Whatever the user's module does while it loads.
-        place.refuse(f"module {module_name} cannot be imported: {said(error)}")
+        problem = said(error).replace(own, module_name.partition(".")[0])
+        place.refuse(f"module {module_name} cannot be imported: {problem}")
     found = getattr(module, name, None)
     if not callable(found):
         names = [n for n, one in vars(module).items() if callable(one) and not n.startswith("_")]
         place.refuse(
             f"module {module_name} has no function {name}; it has {', '.join(names[:20]) or 'none'}"
         )
-    if Path(getattr(module, "__file__", None) or "/").resolve().is_relative_to(folder.resolve()):
-        send_by_value(module)
     result: Callable[..., Any] = found
     return result
 
 
+def _look_in(folder: Path) -> None:
+    """Let modules import what lies beside them."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _own_name(path: Path) -> str:
+    """What a module is called here: by its place, whatever else is called like it."""
+    digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]
+    return f"skylark_pipeline_{path.stem}_{digest}"
+
+
+def _beside(module_name: str, folder: Path, own: str) -> ModuleType | None:
+    """The module in a folder, loaded once; None where there is none."""
+    first, _, inner = module_name.partition(".")
+    described = _described(own, folder / first, inner)
+    if described is None:
+        return None
+    if own not in sys.modules:
+        root = importlib.util.module_from_spec(described)
+        sys.modules[own] = root
+        try:
+            if described.loader is not None:
+                described.loader.exec_module(root)
+        except BaseException:
+            del sys.modules[own]
+            raise
+        send_by_value(root)  # And with it all that is below.
+    return importlib.import_module(f"{own}.{inner}") if inner else sys.modules[own]
+
+
+def _described(own: str, path: Path, inner: str) -> ModuleSpec | None:
+    """How the module or package at a path is loaded; Python looks in the same order."""
+    for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+        if file.is_file():
+            return importlib.util.spec_from_file_location(own, file)
+    deeper = path.joinpath(*inner.split("."))
+    if not inner or not (deeper.is_dir() or deeper.with_name(f"{deeper.name}.py").is_file()):
+        return None
+    folder = ModuleSpec(own, None, is_package=True)
+    folder.submodule_search_locations = [str(path)]
+    return folder
+
+
 def load_file(path: Path) -> ModuleType:
     """Run a Python file as a module of its own; only ever one that the user has named."""
-    name = f"skylark_pipeline_{path.stem}"
+    name = _own_name(path)
     described = importlib.util.spec_from_file_location(name, path)
     place = Place(path.name, 1)
     if described is None or described.loader is None:
         place.refuse("is no Python file")
     module = importlib.util.module_from_spec(described)
     sys.modules[name] = module
-    folder = str(path.parent.absolute())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _look_in(path.parent.absolute())
     try:
         described.loader.exec_module(module)
     except SyntaxError as error:
