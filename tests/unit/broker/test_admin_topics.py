@@ -9,7 +9,7 @@ from broker_world import BrokerWorld, Client, records
 
 from skylark.model.group import Subscription
 from skylark.model.queue import MessageQueue
-from skylark.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
+from skylark.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
 from skylark.protocol.bodies import (
     ConsumerData,
     ConsumerOffsetTable,
@@ -218,7 +218,7 @@ def test_queues_of_topics_that_are_not_in_the_table_are_cleaned_on_request(
             answer = await client.call(RequestCode.CLEAN_UNUSED_TOPIC)
             assert answer.code == ResponseCode.SUCCESS
             names = {topic for topic, _ in world.parts.store.queues.names}
-            # The queues of timers are the broker's own, as those of delayed messages are.
-            assert names == {"Kept", SCHEDULE_TOPIC, TIMER_TOPIC}
+            # The queues of timers, delayed and half messages are the broker's own.
+            assert names == {"Kept", SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC}
 
     world.run(main)

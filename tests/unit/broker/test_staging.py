@@ -235,3 +235,29 @@ def test_a_new_leader_finds_what_is_staged_in_slices(
             assert answer.code == ResponseCode.SUCCESS
 
     raft.run(main)
+
+
+def test_cleaning_topics_and_queues_leaves_what_is_staged_and_decided(world: BrokerWorld) -> None:
+    settings = {"file_reserved_time": 0, "delete_when": "00"}
+
+    async def main() -> None:
+        async with world.serving(**settings) as client:
+            await stage(client, ROWS)
+            await client.call(RequestCode.DECIDE_ROWS, body=asked())
+            await stage(client, ROWS, batch=1)
+            store = world.parts.store
+            names = store.queues.names
+            assert (await client.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+            assert store.queues.names == names
+            answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(1))
+            assert answer.code == ResponseCode.SUCCESS
+            assert [m.body for m in records(await client.pull("T"))] == ROWS * 2
+            ends = store.max_offset(STAGED_TOPIC, 0), store.max_offset(STAGED_TOPIC, 1)
+            with pytest.MonkeyPatch.context() as patch:  # All of it has left the log.
+                patch.setattr(type(store.log), "start", store.log.appended)
+                answer = await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+            assert answer.code == ResponseCode.SUCCESS
+            assert ("T", 0) not in store.queues.names
+            assert (store.max_offset(STAGED_TOPIC, 0), store.max_offset(STAGED_TOPIC, 1)) == ends
+
+    world.run(main)

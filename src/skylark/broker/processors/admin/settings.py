@@ -11,7 +11,7 @@ import os
 
 from ....config import config_text, merge_properties, update_from_text
 from ....errors import BrokerError, SettingRefused, StoreError
-from ....model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
+from ....model.topic import UNSENDABLE_TOPICS
 from ....model.version import DataVersion
 from ....protocol.bodies import DataVersionBody
 from ....protocol.codes import ResponseCode
@@ -87,10 +87,11 @@ class SettingsAdmin:
     # Files.
 
     def clean_queues(self, request: AnyRequest, peer: Peer) -> Response:
-        """Serve CLEAN_EXPIRED_CONSUMEQUEUE."""
-        count = self._retention.remove_expired_queues(
-            keep=lambda topic: topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
-        )
+        """Serve CLEAN_EXPIRED_CONSUMEQUEUE.
+
+        Queues of the broker's own stay: it remembers offsets in them, which must not begin anew.
+        """
+        count = self._retention.remove_expired_queues(keep=UNSENDABLE_TOPICS.__contains__)
         logger.info("%d expired queues removed for peer=%s", count, peer.address)
         return Response()
 

@@ -7,14 +7,7 @@ import logging
 from ....errors import BrokerError
 from ....model.names import check_topic_name
 from ....model.queue import MessageQueue
-from ....model.topic import (
-    OP_HALF_TOPIC,
-    RAFT_STATE_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TopicConfig,
-    TopicFilterType,
-)
+from ....model.topic import UNSENDABLE_TOPICS, TopicConfig, TopicFilterType
 from ....protocol.bodies import GroupList, TopicConfigBody, TopicList, TopicOffset, TopicStatsBody
 from ....protocol.codes import ResponseCode
 from ....protocol.exchange import AnyRequest, Peer, Request, Response
@@ -22,9 +15,6 @@ from ....protocol.headers import admin_topics as headers
 from ...parts import Parts
 
 logger = logging.getLogger(__name__)
-
-# Their queues hold what is still to be done, whether the table names them or not.
-_NEVER_UNUSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, RAFT_STATE_TOPIC})
 
 
 class TopicAdmin:
@@ -142,8 +132,11 @@ class TopicAdmin:
         return Response(body=GroupList(tuple(sorted(groups))).to_json())
 
     def clean_unused(self, request: AnyRequest, peer: Peer) -> Response:
-        """Serve CLEAN_UNUSED_TOPIC: drop the queues of topics that the table does not have."""
-        kept = self._topics.topics.keys() | _NEVER_UNUSED
+        """Serve CLEAN_UNUSED_TOPIC: drop the queues of topics that the table does not have.
+
+        Those of the broker's own hold what is still to be done, whether it names them or not.
+        """
+        kept = self._topics.topics.keys() | UNSENDABLE_TOPICS
         unused = {topic for topic, _ in self._store.queues.names} - kept
         for topic in sorted(unused):
             queues = self._store.drop_topic(topic)
