@@ -15,12 +15,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyarrow.parquet import read_table
+from pyspark.sql import Row
 from spark_world import SETTINGS, SPARKS_WARNINGS, Cluster
 
 from skylark.errors import ConfigError, SkylarkError
 from skylark.model.message import Message
 from skylark.spark import archive as archives
 from skylark.spark import replay
+from skylark.spark.mirror import Copies
 from skylark.spark.pipelines import Run, RunDirectory, Spec, load
 from skylark.spark.pipelines.plans import Plan
 
@@ -323,6 +326,49 @@ def test_an_archive_and_its_topic_are_one_stream(
         assert row.body == original.body
         place = f"PastTopic/{original.broker}/{original.queue_id}/{original.queue_offset}"
         assert row.properties["REPLAY_FROM"] == place
+
+
+@pytest.mark.parametrize("rows_per_file", [100_000, 1])
+def test_messages_stay_in_order_where_the_clock_of_a_broker_went_back(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_file: int
+) -> None:
+    queues, each = (("a", 0), ("a", 1), ("b", 0)), 400  # With one row a file: 1,200 files.
+
+    def stored_ms(broker: str, offset: int) -> int:
+        """The clock of a goes back by three seconds, and once, for one message, by a day."""
+        at_ms = offset * 10 + (1 if broker == "b" else 0)
+        if broker == "b" or offset < each // 2:
+            return at_ms
+        return at_ms - (86_400_000 if offset == each - 100 else 3_000)
+
+    rows_there = [
+        Row(topic="Back", broker=broker, queue_id=number, queue_offset=offset,
+            body=b"%s/%d/%d" % (broker.encode(), number, offset), tag=None, keys=None,
+            properties={}, message_id=f"{broker}{number}{offset}", at_ms=stored_ms(broker, offset))
+        for offset in range(each) for broker, number in queues
+    ]  # fmt: skip
+    there = spark.createDataFrame(
+        rows_there[::-1],
+        "topic string, broker string, queue_id int, queue_offset bigint, body binary, tag string, "
+        "keys string, properties map<string,string>, message_id string, at_ms bigint",
+    ).selectExpr("*", "timestamp_millis(at_ms) as store_time")
+    monkeypatch.setattr(replay, "select", lambda *_: there.repartition(3))
+    monkeypatch.setattr(replay, "_plan", lambda _: Copies({"a": 0, "b": 2}, 3, 3))
+    monkeypatch.setattr(replay, "_ROWS_PER_FILE", rows_per_file)
+    selection = replay.Selection("Back", "BackTo", "mq:9876", "mq:9876")
+    assert replay.choose(spark, selection, tmp_path).total == len(rows_there)
+    files = sorted((tmp_path / "chosen").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+    found = [
+        bytes(body).decode() for path in files for body in read_table(path)["body"].to_pylist()
+    ]
+    for broker, number in queues:
+        of_queue = [body for body in found if body.startswith(f"{broker}/{number}/")]
+        assert of_queue == [f"{broker}/{number}/{offset}" for offset in range(each)]
+    # Where clocks are right, queues go side by side, as they were stored.
+    right = each // 2 - 1
+    assert found[: right * len(queues)] == [
+        f"{broker}/{number}/{offset}" for offset in range(right) for broker, number in queues
+    ]
 
 
 def test_a_replay_is_chosen_by_time_key_and_condition(spark: Any, cluster: Cluster) -> None:

@@ -12,7 +12,8 @@ however slow one was; a trigger alone would let the next two follow at once.
     <folder>/chosen/         the files; their times are in order, which is the order Spark reads in
     <folder>/target/         Spark's checkpoint
 
-Messages of one queue stay in order. A copy has an id and times of its own, and says whose it is:
+Messages of one queue stay in order, also where the clock of its broker went back. A copy has an id
+and times of its own, and says whose it is:
 
     REPLAY_ID                the id of the original
     REPLAY_FROM              topic/broker/queue/offset
@@ -213,14 +214,24 @@ def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> No
 
 
 def _copies(frame: DataFrame, copies: Copies) -> DataFrame:
-    """Messages as they will be sent, in the order of the originals."""
+    """Messages as they will be sent, in the order of the originals.
+
+    Queues go side by side by time. A broker's clock may go back, so of a queue the latest time so
+    far counts, which never does.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    until_now = Window.partitionBy("broker", "queue_id").orderBy("queue_offset")
+    until_now = until_now.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    frame = frame.withColumn("latest", f.max("store_time").over(until_now))
     names = ", ".join(f"'{name}'" for name in (*OWN_PROPERTIES, *_MARKS, "MIRROR_ID"))
     marks = (
         "map('REPLAY_ID', message_id, "
         "'REPLAY_FROM', concat_ws('/', topic, broker, queue_id, queue_offset), "
         "'REPLAY_STORE_TIME', cast(unix_millis(store_time) as string))"
     )
-    return frame.orderBy("store_time", "broker", "queue_id", "queue_offset").selectExpr(
+    return frame.orderBy("latest", "broker", "queue_id", "queue_offset").selectExpr(
         "body",
         "tag",
         "keys",
