@@ -29,6 +29,23 @@ def test_a_date_is_the_text_that_was_written():
     assert parsed("t: 2026-11-15T10:00:00Z").items()["t"].text() == "2026-11-15T10:00:00Z"
 
 
+@pytest.mark.parametrize("written", ["NO", "1.10", "1_000", "0x1F", "1e3", "True", ".inf", "12:30"])
+def test_a_value_is_the_text_that_was_written(written):
+    assert parsed(f"a: {written}\nb: [{written}]").items()["a"].text() == written
+    assert parsed(f"b: [{written}]").items()["b"].texts() == (written,)
+
+
+@pytest.mark.parametrize(("written", "flag"), [("yes", True), ("Off", False), ("TRUE", True)])
+def test_a_truth_has_the_words_of_yaml(written, flag):
+    assert parsed(f"a: {written}").items()["a"].flag() is flag
+
+
+@pytest.mark.parametrize("written", ["", "~", "null"])
+def test_nothing_is_no_text(written):
+    with pytest.raises(ConfigError, match=r"a\.yaml:1: a: a text is needed, and this is nothing"):
+        parsed(f"a: {written}").items()["a"].text()
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 
-cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
 
 from skylark.errors import ConfigError
 from skylark.spark.pipelines import functions

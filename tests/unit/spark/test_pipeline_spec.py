@@ -128,6 +128,8 @@ def test_ten_lines_are_enough():
         ("trigger: 10 seconds", "trigger: {continuous: 1 second}", 3, "continuous processing"),
         ("trigger: 10 seconds", "trigger: {processingTime: soon}", 3, "not a trigger"),
         ("10 seconds", "10", 3, "'10' is not a trigger"),
+        ("10 seconds", "36501 days", 3, "'36501 days' is not a trigger"),
+        ("10 seconds", "900000000 hours", 3, "an interval such as 10 seconds, is allowed"),
         ("topic: OrderTopic", "topics: OrderTopic", 5, "topic, archive or format is needed"),
         ("maxMessagesPerTrigger: 500", "maxMessagePerTrigger: 5", 7, "mean maxMessagesPerTrigger?"),
         ("maxMessagesPerTrigger: 500", "maxMessagesPerTrigger: many", 7, "a number from 1 to"),

@@ -1,8 +1,8 @@
 """Document: the text of a pipeline file as nodes that know their lines.
 
-YAML is read with its safe types only: texts, numbers, true and false, lists and mappings. Tags that
-make objects, anchors and aliases (with which a page of text becomes a gigabyte) and keys written
-twice are refused. Everything is bounded before it is parsed.
+A value is the text that is written: YAML would make false of the country NO, and 1.1 of version
+1.10. Tags that make objects, anchors and aliases (with which a page of text becomes a gigabyte) and
+keys written twice are refused. Everything is bounded before it is parsed.
 
     ${NAME}            the environment's value; an error where it is not set
     ${NAME:-default}   the default where it is not set
@@ -24,12 +24,20 @@ from ...errors import ConfigError, MissingExtra
 TEXT_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 20
 _VARIABLE = re.compile(r"\$(?:(\$\{)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\{))")
+_NULL_TAG = "tag:yaml.org,2002:null"
 _SAFE_TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
 }
 
-Value = Any  # A text, number, truth or None; a list of nodes; names to nodes; or a function.
+_TRUTHS = {
+    word: is_true
+    for words, is_true in ((("true", "yes", "on"), True), (("false", "no", "off"), False))
+    for word in words
+}
+
+# A text or None; a list of nodes; names to nodes. From a program also a number, truth or function.
+Value = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,11 @@ class Node:
 
     def flag(self) -> bool:
         """It as true or false."""
-        text = self.text().lower()
-        if text not in ("true", "false"):
+        text = self.text()
+        found = _TRUTHS.get(text.lower())
+        if found is None:
             self.place.refuse(f"true or false is needed, and this is {text[:40]!r}")
-        return text == "true"
+        return found
 
     def items(self) -> dict[str, Node]:
         """It as a mapping, in the order of the file."""
@@ -131,7 +140,7 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
         root = loader.get_single_node()
         if root is None:
             Place(file, 1).refuse("the file is empty; docs/pipelines.md shows what belongs in it")
-        return _Tree(loader, file, environment, anchors.values()).node(root, "", 0)
+        return _Tree(file, environment, anchors.values()).node(root, "", 0)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         Place(file, mark.line + 1 if mark else 1).refuse(f"this is not YAML: {error.problem}")
@@ -144,10 +153,7 @@ def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:
 class _Tree:
     """Turns the nodes of the YAML library into ours."""
 
-    def __init__(
-        self, loader: Any, file: str, environment: Mapping[str, str], anchored: Iterable[Any]
-    ) -> None:
-        self._loader = loader
+    def __init__(self, file: str, environment: Mapping[str, str], anchored: Iterable[Any]) -> None:
         self._file = file
         self._environment = environment
         self._anchored = {id(raw) for raw in anchored}
@@ -163,12 +169,9 @@ class _Tree:
             return Node(dict(self._pairs(raw, place, depth)), place)
         if raw.id == "sequence":
             return Node([self.node(one, path, depth + 1) for one in raw.value], place)
-        value = self._loader.construct_object(raw)
-        if isinstance(value, str):
-            value = substituted(value, self._environment, place)
-        elif not isinstance(value, bool | int | float | None):
-            value = raw.value  # A date, which is a text here.
-        return Node(value, place)
+        if raw.tag == _NULL_TAG:
+            return Node(None, place)
+        return Node(substituted(raw.value, self._environment, place), place)
 
     def _check_anchor(self, raw: Any, place: Place) -> None:
         if id(raw) in self._anchored:

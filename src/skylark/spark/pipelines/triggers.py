@@ -8,7 +8,11 @@ from typing import Any
 
 from .document import Node
 
-_INTERVAL = re.compile(r"\d{1,9}\s*(milliseconds?|seconds?|minutes?|hours?|days?)")
+_INTERVAL = re.compile(r"(\d{1,15})\s*(millisecond|second|minute|hour|day)s?")
+_UNITS_MS = {
+    "millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000
+}  # fmt: skip
+_DAYS_MAX = 36_500  # Far below where Spark's own sums of times overflow.
 _ALLOWED = "availableNow, or an interval such as 10 seconds, is allowed"
 
 
@@ -30,8 +34,9 @@ class Trigger:
 
 
 def check_interval(text: str) -> bool:
-    """Whether a text is an interval as Spark reads it."""
-    return _INTERVAL.fullmatch(text) is not None
+    """Whether a text is an interval as Spark reads it, and no longer than it can add to a time."""
+    found = _INTERVAL.fullmatch(text)
+    return found is not None and int(found[1]) * _UNITS_MS[found[2]] <= _DAYS_MAX * _UNITS_MS["day"]
 
 
 def parse_trigger(node: Node) -> Trigger:
