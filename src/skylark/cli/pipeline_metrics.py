@@ -86,7 +86,7 @@ def metrics(
             )
             job.run(once=once, every_ms=every_ms, stop=stop, on_step=stop.note)
     if json:
-        render.show_record(stop.state.to_dict(), {}, as_json=True)
+        render.show_record(stop.state.shown(), {}, as_json=True)
         return
     ended = "stopped, " if stop.state.status == "stopped" else ""
     say(f"{name}: {ended}{stop.state.sinks['table'].rows:,} messages counted")

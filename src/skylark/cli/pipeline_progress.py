@@ -61,7 +61,7 @@ def errors_of(state: RunState) -> list[str]:
 def show(states: Sequence[RunState], *, as_json: bool) -> None:
     """States as a table, and what went wrong below it."""
     if as_json:
-        render.show_table([state.to_dict() for state in states], {}, as_json=True)
+        render.show_table([state.shown() for state in states], {}, as_json=True)
         return
     render.show_table([row for state in states for row in rows_of(state)], TITLES)
     for text in (text for state in states for text in errors_of(state)):

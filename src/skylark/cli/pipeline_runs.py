@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError, SkylarkError
+from ..errors import ConfigError, SkylarkError, StoreUnreadable
 from . import asking, exits, render
 from .pipeline_progress import Reporter, show, with_lag_of_now
-from .pipeline_signals import stopping_by_signal
+from .pipeline_signals import interrupted_by_signal, stopping_by_signal
 from .pipeline_spark import (
     Conf,
     Flags,
@@ -81,7 +81,8 @@ def follow(
     """Start a run that has its locks, show how far it is, and say how it ended."""
     from ..spark.pipelines import RunDirectory
 
-    check_spec(spec)
+    with interrupted_by_signal():
+        check_spec(spec)
     say(f"{spec.name}: Spark starts; progress is kept in {spec.checkpoint}")
     reporter = None if as_json else Reporter()
     settings = {**spec.settings, **settings}
@@ -104,7 +105,7 @@ def follow(
                 print(error.__cause__, file=sys.stderr)
             raise
     if as_json:
-        render.show_record(end.to_dict(), {}, as_json=True)
+        render.show_record(end.shown(), {}, as_json=True)
     elif end.status == "stopped":
         say(f"{spec.name}: stopped; go on with: skylark pipeline resume {spec.name}")
     else:
@@ -199,7 +200,7 @@ def stop(
         time.sleep(0.1)
     state = directory.read(name)
     if json:
-        render.show_record(state.to_dict(), {}, as_json=True)
+        render.show_record(state.shown(), {}, as_json=True)
     else:
         say(f"{name}: {state.status}; go on with: {_way_on(state)}")
     if state.status == "failed":
@@ -248,16 +249,41 @@ def _check_same(name: str, file: Path, flags: Flags, state: RunState) -> None:
 def show_states(directory: RunDirectory, name: str | None, *, watch: bool, as_json: bool) -> None:
     """The body of `status`, for pipelines."""
     names = [name] if name is not None else directory.names()
+    problems: dict[str, StoreUnreadable] = {}
     if not watch:
-        show([with_lag_of_now(directory.read(one)) for one in names], as_json=as_json)
+        states = _readable(directory, names, problems)
+        show([with_lag_of_now(one) for one in states], as_json=as_json)
+        _require_all(problems)
         return
     reporter = Reporter(sys.stdout)
     while True:
-        states = [with_lag_of_now(directory.read(one)) for one in names]
+        states = [with_lag_of_now(one) for one in _readable(directory, names, problems)]
         if as_json:
-            render.show_line([state.to_dict() for state in states])
+            render.show_line([state.shown() for state in states])
         else:
             reporter.states(states)
         if all(state.has_ended for state in states):
+            _require_all(problems)
             return
         time.sleep(_WATCH_S)
+
+
+def _readable(
+    directory: RunDirectory, names: Sequence[str], problems: dict[str, StoreUnreadable]
+) -> list[RunState]:
+    """The states of some pipelines; one that is damaged does not hide the others."""
+    found = []
+    for name in names:
+        try:
+            found.append(directory.read(name))
+        except StoreUnreadable as error:
+            problems[name] = error
+    return found
+
+
+def _require_all(problems: Mapping[str, StoreUnreadable]) -> None:
+    """Say what could not be shown, each in a line; raises the last."""
+    for error in list(problems.values())[:-1]:
+        exits.complain("skylark", str(error))
+    for error in list(problems.values())[-1:]:
+        raise error

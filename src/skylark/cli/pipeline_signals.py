@@ -76,6 +76,16 @@ def ended_by_signal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def interrupted_by_signal() -> Iterator[None]:
+    """SIGTERM interrupts as SIGINT does: nothing is under way, and whoever holds a name lets go."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def kept_handlers() -> Iterator[None]:
     """While Spark is started the handler of SIGINT stays that of now, at every moment.
 

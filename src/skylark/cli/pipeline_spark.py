@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
 import re
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..spark.cluster import Cluster
+
+logger = logging.getLogger(__name__)
 
 _LOCAL = "local[2,4]"  # Two cores, and a task may fail four times: workers are killed, too.
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -134,7 +138,20 @@ def spark_session(
         yield spark
     finally:
         if is_ours:
+            _end(spark)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop a session; where its Java is gone there is nothing to stop, and that has been said."""
+    from ..spark.pipelines.causes import is_java_gone
+
+    try:
+        with warnings.catch_warnings():  # In pyspark's own words, of the same.
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM process")
             spark.stop()
+    except Exception as error:
+        if not is_java_gone(error):
+            raise
 
 
 def _runs_already() -> bool:
@@ -158,7 +175,7 @@ def _started(
             spark = session(f"skylark {name}", master=master, settings=settings, java_log=log)
         spark.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
         if not verbose:
-            silence()
+            silence(spark)
         spark.conf.get("spark.sql.shuffle.partitions")  # Settings that make no sense are said here.
     except SkylarkError:
         raise
@@ -226,12 +243,16 @@ def java_log(name: str) -> Path:
     return RunDirectory.default().path(name, "log")
 
 
-def silence() -> None:
-    """Keep pyspark from printing Java's stack beside the error that we report."""
+def silence(spark: SparkSession) -> None:
+    """Keep pyspark from printing Java's stack, or its own, beside the error that we report."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # A server that hears from Java alone, and fails when that dies; who waits for Java says so.
+    server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: logger.debug("accumulators", exc_info=True)
 
 
 def make_folder(option: str, path: str | os.PathLike[str], *, mode: int = 0o777) -> None:

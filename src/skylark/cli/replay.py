@@ -160,7 +160,7 @@ def _is_meant(
         say(f"{selection.topic}: no message is like that; nothing is sent")
         if as_json:
             nothing = RunState(name, kind="replay", status="done", rows_total=0)
-            render.show_record(nothing.to_dict(), {}, as_json=True)
+            render.show_record(nothing.shown(), {}, as_json=True)
         return False
     asking.require_meant(f"send {found['messages']:,} messages to {selection.to}?", yes)
     return True
@@ -217,7 +217,7 @@ def _send(
                 until=lambda state: _has_done(state, last),
             )
     if as_json:
-        render.show_record(end.to_dict(), {}, as_json=True)
+        render.show_record(end.shown(), {}, as_json=True)
     elif end.status == "stopped":
         say(f"{name}: stopped; go on with: skylark pipeline resume {name}")
     else:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
-_SECRET = re.compile(r"secret|passw|token|credential|access\.?key", re.IGNORECASE)
+_SECRETS = re.compile(r"secret|passw|token|credential|access\.?key", re.IGNORECASE)
 DEFAULTS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -71,6 +71,11 @@ def session(
         return builder.getOrCreate()
 
 
+def is_secret(setting: str) -> bool:
+    """Whether the value of a setting is nobody else's to see, by its name."""
+    return _SECRETS.search(setting) is not None
+
+
 def _start_java(settings: Mapping[str, str]) -> None:
     """Start Java without secrets on its command line, which every user of the machine can read.
 
@@ -78,10 +83,10 @@ def _start_java(settings: Mapping[str, str]) -> None:
     """
     from pyspark import SparkConf, SparkContext
 
-    if not any(_SECRET.search(name) for name in settings) or SparkContext._gateway is not None:
+    if not any(map(is_secret, settings)) or SparkContext._gateway is not None:
         return
     told = SparkConf(loadDefaults=False)
-    told.setAll([(name, value) for name, value in settings.items() if not _SECRET.search(name)])
+    told.setAll([(name, value) for name, value in settings.items() if not is_secret(name)])
     SparkContext._ensure_initialized(conf=told)
 
 

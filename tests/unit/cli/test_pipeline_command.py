@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import socket
 from dataclasses import asdict
 
@@ -11,7 +13,7 @@ from skylark.cli import exits, pipeline_runs, pipeline_spark
 from skylark.cli.main import main
 from skylark.cli.pipeline_progress import Reporter, errors_of, fraction, line, rows_of
 from skylark.cli.pipeline_spark import Flags
-from skylark.errors import ConfigError, SkylarkError, TransportError
+from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, TransportError
 from skylark.spark.pipelines import RunDirectory, RunState
 from skylark.spark.pipelines.state import SinkState
 
@@ -109,7 +111,10 @@ def test_a_file_where_a_folder_should_be_is_said_so(capsys, tmp_path, monkeypatc
 def test_the_flag_goes_before_the_name_server_of_the_file(tmp_path):
     file = tmp_path / "orders.yaml"
     file.write_text(
-        FILE.replace("}}", "}, own: {topic: U, namesrv: 'h:3'}}", 1) + "namesrv: 127.0.0.1:7\n"
+        FILE.replace("}}", "}, own: {topic: U, namesrv: 'h:3'}}", 1).replace(
+            "format: console", "from: orders, format: console"
+        )
+        + "namesrv: 127.0.0.1:7\n"
     )
     spec = pipeline_runs._loaded(file, "127.0.0.1:8")
     assert spec.namesrv == "127.0.0.1:8"
@@ -210,6 +215,31 @@ def test_status_shows_every_sink(capsys, directory):
     assert main(["pipeline", "status", "--watch", "--json"]) == 0
     (one,) = capsys.readouterr().out.splitlines()
     assert [state["name"] for state in json.loads(one)] == ["broken", "orders"]
+
+
+def test_a_damaged_state_does_not_hide_the_others(capsys, directory):
+    conf = ["spark.x.password=p", "spark.a=1"]
+    directory.write(RunState("orders", status="done", flags={"conf": conf}))
+    for name in ("bad", "worse"):
+        directory.path(name, "json").write_text("{")
+    for words in (["status"], ["status", "--json"], ["status", "--watch", "--json"]):
+        assert main(["pipeline", *words]) == exits.failure(StoreUnreadable("x", "y"))[1]
+        out, err = capsys.readouterr()
+        assert "orders" in out
+        assert "password=p" not in out
+        assert [line.partition(" is no state")[0] for line in err.splitlines()] == [
+            f"skylark: {directory.path(name, 'json')}:" for name in ("bad", "worse")
+        ]
+
+
+def test_a_run_that_is_told_to_stop_while_servers_are_asked_has_stopped(
+    capsys, directory, tmp_path, monkeypatch
+):
+    (tmp_path / "a.yaml").write_text(FILE)
+    told = lambda spec: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr(pipeline_runs, "check_spec", told)
+    assert said(capsys, "run", tmp_path / "a.yaml")[0] == exits.INTERRUPTED
+    assert directory.read("orders").status == "stopped"
 
 
 def test_how_much_is_done_is_known_by_the_lag_or_the_total():

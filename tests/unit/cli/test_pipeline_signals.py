@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from skylark.cli.pipeline_queries import finish
-from skylark.cli.pipeline_signals import ended_by_signal, kept_handlers, stopping_by_signal
+from skylark.cli.pipeline_signals import (
+    ended_by_signal,
+    interrupted_by_signal,
+    kept_handlers,
+    stopping_by_signal,
+)
 from skylark.errors import ConfigError
 
 
@@ -47,6 +52,13 @@ def test_the_first_signal_asks_and_the_second_does_not_wait(
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
     assert "stopping after this micro-batch; once more to stop at once" in capfd.readouterr().err
+
+
+def test_while_servers_are_asked_a_signal_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signal():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_stop_is_said_though_standard_error_is_a_log_meanwhile(

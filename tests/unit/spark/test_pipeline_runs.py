@@ -160,6 +160,17 @@ def test_states_are_for_their_owner_only(directory):
     assert (directory.root / "p.json").stat().st_mode & 0o77 == 0
 
 
+def test_a_state_is_shown_without_secrets_and_kept_with_them(directory):
+    conf = ["spark.hadoop.fs.s3a.secret.key=abc=", "spark.a=1", "spark.x.PASSWORD=p"]
+    state = RunState("p", status="done", flags={"conf": conf, "master": None})
+    shown = ["spark.hadoop.fs.s3a.secret.key=***", "spark.a=1", "spark.x.PASSWORD=***"]
+    assert state.shown()["flags"] == {"conf": shown, "master": None}
+    directory.lock("p").release()
+    directory.write(state)
+    assert directory.read("p").flags["conf"] == conf
+    assert RunState("q", flags={"conf": None}).shown()["flags"] == {"conf": None}
+
+
 def test_names_that_were_never_run_and_files_that_are_none(directory):
     directory.root.mkdir()
     with pytest.raises(ConfigError, match=r"pipeline p has not been run here; .* none yet"):
@@ -188,6 +199,17 @@ def test_the_run_directory_is_where_the_environment_says():
     assert chosen.root == pathlib.Path("/r")
     state = RunDirectory.default({"XDG_STATE_HOME": "/s"})
     assert state.root == pathlib.Path("/s/skylark/pipelines")
+
+
+def test_the_run_directory_is_the_same_from_any_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.chdir(tmp_path)
+    for given, root in (("~/runs", "/h/runs"), ("/r", "/r")):
+        assert RunDirectory.default({"SKYLARK_RUN_DIR": given}).root == pathlib.Path(root)
+    with pytest.raises(ConfigError, match=rf"^SKYLARK_RUN_DIR=runs: .* such as {tmp_path}/runs: "):
+        RunDirectory.default({"SKYLARK_RUN_DIR": "runs"})
+    passed_over = RunDirectory.default({"XDG_STATE_HOME": "s"})
+    assert passed_over.root == pathlib.Path("/h/.local/state/skylark/pipelines")
 
 
 class FakeQuery:
@@ -321,6 +343,41 @@ def test_a_query_that_fails_keeps_the_kind_of_its_error(tmp_path, directory, cau
         run.wait()
     run.__exit__(None, None, None)
     assert str(caught.value) == f"pipeline orders: sink s0: {cause.partition(': ')[2]}"
+
+
+class Py4JNetworkError(Exception):
+    """As py4j's is called."""
+
+
+class OrphanedQuery(FakeQuery):
+    """A query whose Java has been killed."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.gone = error
+
+    @property
+    def lastProgress(self):
+        raise self.gone
+
+    def stop(self):
+        raise self.gone
+
+
+@pytest.mark.parametrize(
+    "gone", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
+)
+@pytest.mark.parametrize(
+    ("file", "way_on"), [("/p/a.yaml", "skylark pipeline resume orders"), (None, "run it again")]
+)
+def test_a_run_whose_java_was_killed_says_how_to_go_on(tmp_path, directory, gone, file, way_on):
+    run = running(tmp_path, directory, OrphanedQuery(gone), file=file)
+    with pytest.raises(SkylarkError) as caught:
+        run.wait()
+    run.__exit__(SkylarkError, caught.value, None)
+    said = "pipeline orders: Spark's Java has ended: it was killed, or had no memory left; "
+    assert str(caught.value) == f"{said}go on with: {way_on}"
+    assert directory.read("orders").status == "failed"
 
 
 class IllegalArgumentException(Exception):

@@ -25,7 +25,7 @@ from ..catalogue import ArchivedFile
 from ..cluster import Cluster
 from ..offsets import Offsets, QueueKey, admit, to_json
 from ..options import read_options
-from ..pipelines.causes import one_line
+from ..pipelines.causes import is_java_gone, one_line
 from . import queries
 from .matching import REMEMBERED_MS, match, nothing_new
 from .rows import Row, added, to_table
@@ -210,6 +210,8 @@ class MetricsJob:
             traces = self._read([self._trace_topic], queries.TRACE_COLUMNS, plan)
             more, state = match(self._spark, self._table, number, traces)
         except (PySparkException, Py4JError) as error:
+            if is_java_gone(error):  # There is no next step.
+                raise SkylarkError(one_line(error)) from error
             raise SparkFailed(one_line(error)) from error
         return [*rows, *more], state
 

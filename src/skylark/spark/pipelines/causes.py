@@ -24,6 +24,7 @@ _SAYS_NOTHING = re.compile(
     r"Error while instantiating |Job aborted|Writing job aborted|Exception thrown in awaitResult"
 )
 _CAUSED_BY = "Caused by: "
+JAVA_IS_GONE = "Spark's Java has ended: it was killed, or had no memory left"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*\.?")
 _POSITION = re.compile(r"\.?; line (\d+) pos (\d+)")
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
@@ -56,9 +57,19 @@ def _found(error: BaseException) -> tuple[str, str]:
     return kind, escaped(text)  # It may quote what somebody has sent.
 
 
+def is_java_gone(error: BaseException) -> bool:
+    """Whether Spark's Java, which is a process of its own, does not answer any more."""
+    if isinstance(error, SkylarkError):
+        return False
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return "Py4JNetworkError" in names or isinstance(error, ConnectionError)
+
+
 def _read(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SkylarkError):
         return type(error).__name__, str(error)
+    if is_java_gone(error):
+        return "Error", f"{JAVA_IS_GONE}; go on with the same command"
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("An error occurred while calling ")]
     # The last of ours: what was raised from something else comes after it.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ...clock import Clock, SystemClock
+from ...errors import SkylarkError
 from . import causes
 from .checkpoints import Checkpoint
 from .locks import Lock
@@ -160,6 +161,23 @@ class Run:
         until: Callable[[RunState], bool] | None = None,
     ) -> RunState:
         """Wait for the end; report hears every change. until says when enough has been done."""
+        try:
+            return self._wait(report, until)
+        except Exception as error:
+            if not causes.is_java_gone(error):
+                raise
+            how = "run it again"
+            if self.state.file is not None or self.state.kind != "pipeline":
+                how = f"skylark pipeline resume {self.spec.name}"
+            raise SkylarkError(
+                f"pipeline {self.spec.name}: {causes.JAVA_IS_GONE}; go on with: {how}"
+            ) from error
+
+    def _wait(
+        self,
+        report: Callable[[RunState], None] | None,
+        until: Callable[[RunState], bool] | None,
+    ) -> RunState:
         while True:
             is_news = self._observe()
             self._raise_failure()

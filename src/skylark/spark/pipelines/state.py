@@ -4,8 +4,9 @@
     <name>.lock   held by the run while it lives
     <name>.stop   there while somebody wants it to stop
 
-The directory is SKYLARK_RUN_DIR, or skylark/pipelines in XDG_STATE_HOME, or in ~/.local/state. Only
-its owner may read it: settings for Spark that are kept for `resume` may hold secrets.
+The directory is SKYLARK_RUN_DIR, or skylark/pipelines in XDG_STATE_HOME, or in ~/.local/state; a
+relative SKYLARK_RUN_DIR is refused, since runs would be found from one folder alone. Only its owner
+may read it: settings for Spark that are kept for `resume` may hold secrets.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, StoreUnreadable
+from ..sessions import is_secret
 from .locks import Lock, owner_of
 from .spec import PIPELINE_NAME, PIPELINE_NAME_RULE
 
@@ -68,8 +70,19 @@ class RunState:
         return self.status in ENDED
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON, to be kept."""
         return asdict(self)
+
+    def shown(self) -> dict[str, Any]:
+        """For JSON, to be seen: without the values of settings that are secrets."""
+        found = self.to_dict()
+        if conf := found["flags"].get("conf"):
+            names = [one.partition("=")[0] for one in conf]
+            found["flags"]["conf"] = [
+                f"{name}=***" if is_secret(name) else one
+                for name, one in zip(names, conf, strict=True)
+            ]
+        return found
 
 
 class RunDirectory:
@@ -80,11 +93,19 @@ class RunDirectory:
 
     @classmethod
     def default(cls, environment: Mapping[str, str] = os.environ) -> RunDirectory:
-        """The one that commands use."""
+        """The one that commands use; raises ConfigError for one that depends on the folder."""
         if given := environment.get("SKYLARK_RUN_DIR"):
-            return cls(Path(given))
-        home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return cls(Path(home) / "skylark" / "pipelines")
+            root = Path(given).expanduser()
+            if not root.is_absolute():
+                raise ConfigError(
+                    f"SKYLARK_RUN_DIR={given}: give the whole path, such as {root.absolute()}: "
+                    "from another folder its pipelines would not be found"
+                )
+            return cls(root)
+        home = Path(environment.get("XDG_STATE_HOME") or "")
+        if not home.is_absolute():  # Their specification passes over relative ones.
+            home = Path.home() / ".local" / "state"
+        return cls(home / "skylark" / "pipelines")
 
     def path(self, name: str, kind: str) -> Path:
         """A file of a pipeline; raises ConfigError for a name that would lie elsewhere."""
