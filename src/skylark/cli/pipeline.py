@@ -114,6 +114,7 @@ def archive(
         return
     if table is not None or packages is not None or jars is not None:
         raise ConfigError("--table, --packages and --jars go with --table-format")
+    archives.require_place(root)
     addresses = asking.addresses(namesrv)
     require_topics(addresses, topics)
     make_folder("--archive", root)

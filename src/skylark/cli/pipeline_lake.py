@@ -26,6 +26,7 @@ def archive(
 ) -> None:
     """Archive until stopped, or with flags.once what is there now."""
     from ..spark import lake
+    from ..spark.lake_notes import LakeNote
 
     try:
         chosen = lake.TableFormat(table_format.lower())
@@ -35,6 +36,7 @@ def archive(
     if "://" in root:
         raise ConfigError(f"--archive {root}: the checkpoint needs a directory of this machine")
     folder = Path(root).absolute()
+    LakeNote(chosen.value, table).check(folder)  # Before Spark is started for nothing.
     given = flags.settings()
     lake.require_package(given, chosen, lake.installed_spark())
     settings = {**lake.settings(chosen, folder), **given}

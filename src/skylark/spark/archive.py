@@ -27,6 +27,7 @@ from ..model.group import ARCHIVE_GROUP
 from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
+from .lake_notes import forget_lake, require_no_lake
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
 from .options import Access, access_to, read_options, whole_topic_options
 from .schema import COLUMNS, in_sql
@@ -66,9 +67,10 @@ def archive(
     """
     from .source import Plan
 
-    catalogue = Catalogue(root)
+    catalogue = require_place(root)
     catalogue.make()
     _require_both(catalogue)
+    forget_lake(catalogue.root)
     reading = {
         **whole_topic_options(options),
         "namesrv": namesrv,
@@ -96,6 +98,14 @@ def archive(
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)
     return writer.start()
+
+
+def require_place(root: str | os.PathLike[str]) -> Catalogue:
+    """The catalogue of a directory that nothing else is kept in; raises ConfigError."""
+    catalogue = Catalogue(root)
+    catalogue.require_kind()
+    require_no_lake(catalogue.root)
+    return catalogue
 
 
 def _require_both(catalogue: Catalogue) -> None:

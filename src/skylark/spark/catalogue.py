@@ -1,5 +1,6 @@
 """Catalogue: which files make up an archive, and how far it reaches.
 
+    <root>/catalogue/KIND                             what the directory holds: archive, metrics …
     <root>/data/batch=000000000012.5f1c0a9e/topic=OrderTopic/hour=2026-11-15T19/part-….parquet
     <root>/catalogue/000000000012-000000000012.json   one micro-batch: files, and offsets after it
     <root>/catalogue/000000000000-000000000011.json   several, after compaction
@@ -13,6 +14,17 @@ Files that are replaced stay for a while: a reader lists once, and reads what it
 Who replaces entries does so alone, under a lock. Between machines not every shared folder has locks
 that hold, so an entry that took a place which is not there any more is withdrawn before anything is
 removed for it: of two that overlap at most one stays.
+
+Metrics tables and change tables are kept in the same way. A directory holds one kind of thing, and
+whoever takes it for another is refused before anything in it changes. KIND is there before the
+first entry is; where it is missing, since the directory is older, the paths of its files tell:
+
+    KIND      a line of text     its files
+    archive   an archive         data/batch=…/topic=…/hour=…/….parquet
+    metrics   a metrics table    data/day=…/….parquet, state/…
+    changes   a change table     data/batch=…/bucket=…/….parquet
+
+An entry:
 
     {"first": 12, "last": 12, "files": [{"path", "topic", "rows", "bytes"}], "ends": offsets}
 
@@ -31,6 +43,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +52,31 @@ from .offsets import Offsets, from_json, to_json
 
 _DIGITS = 12
 _LISTINGS_MAX = 100
+_SHOWN_MAX = 60
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PATTERNS = re.compile(r"[\[\]{}*?\\]")
 SWEEP_AGE_S = 3_600.0  # Longer than a query over the archive takes.
+
+
+class Kind(StrEnum):
+    """What a directory holds, as its file KIND says it."""
+
+    ARCHIVE = "archive"
+    METRICS = "metrics"
+    CHANGES = "changes"
+
+
+_SPOKEN: dict[str, str] = {
+    Kind.ARCHIVE: "an archive",
+    Kind.METRICS: "a metrics table",
+    Kind.CHANGES: "a change table",
+}
+_FOLDERS = {
+    "state": Kind.METRICS,
+    "day": Kind.METRICS,
+    "bucket": Kind.CHANGES,
+    "topic": Kind.ARCHIVE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +155,20 @@ def read_entry(path: Path) -> Entry:
         raise StoreUnreadable(str(path), f"is no entry of an archive: {error}") from error
 
 
-class Catalogue:
-    """The entries of one archive."""
+def _kind_of(files: Iterable[ArchivedFile]) -> Kind | None:
+    """What has files with such paths; None if they do not tell."""
+    for file in files:
+        for part in Path(file.path).parts:
+            found = _FOLDERS.get(part.partition("=")[0])
+            if found is not None:
+                return found
+    return None
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+
+class Catalogue:
+    """The entries of one archive, or of something else that is kept as one."""
+
+    def __init__(self, root: str | os.PathLike[str], kind: Kind = Kind.ARCHIVE) -> None:
         text = os.fspath(root)
         if "://" in text:
             raise ConfigError(
@@ -133,9 +178,50 @@ class Catalogue:
         self.root = Path(text).absolute()
         self._folder = self.root / "catalogue"
         self._data = self.root / "data"
+        self._kind = kind
+        self._is_ours = False  # Found to be of this kind; what has entries never becomes another.
+
+    def require_kind(self) -> None:
+        """Refuse a directory that holds something else; raises ConfigError, StoreUnreadable."""
+        if self._is_ours:
+            return
+        there = self._said_kind() or self._told_kind()
+        if there is None:  # Nothing is there yet, or nothing that tells.
+            return
+        if there != self._kind:
+            held = _SPOKEN.get(there, there[:_SHOWN_MAX])
+            raise ConfigError(
+                f"directory {self.root}: it holds {held}, and is to be {_SPOKEN[self._kind]}; "
+                "name another directory"
+            )
+        self._is_ours = True
+
+    def _said_kind(self) -> str | None:
+        """What its file KIND says, which may be a word of a newer version."""
+        path = self._folder / "KIND"
+        try:
+            found = path.read_text(encoding="ascii").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreUnreadable(str(path), f"does not say what is there: {error}") from error
+        if not found:
+            raise StoreUnreadable(str(path), "does not say what is there: it is empty")
+        return found
+
+    def _told_kind(self) -> Kind | None:
+        """What the first entry with files that tell is of; listed again as in _read_entries()."""
+        for _ in range(_LISTINGS_MAX):
+            entries = map(read_entry, sorted(self._folder.glob("*.json")))
+            try:
+                return next(filter(None, (_kind_of(entry.files) for entry in entries)), None)
+            except FileNotFoundError:
+                continue
+        raise StoreUnreadable(str(self._folder), "changes faster than it can be read")
 
     def make(self) -> None:
         """Make its folder where there is none, so that a power cut leaves it there."""
+        self.require_kind()
         new = [path for path in (self.root, *self.root.parents) if not path.exists()]
         self.root.mkdir(parents=True, exist_ok=True)
         for path in new:
@@ -144,16 +230,26 @@ class Catalogue:
 
     def require(self) -> Catalogue:
         """Itself, where there is an archive; raises ConfigError."""
-        if not self._folder.is_dir():
+        if not self.is_begun():
             raise ConfigError(
                 f"archive {self.root}: there is none; make it with `skylark pipeline archive`"
             )
         return self
 
+    def is_begun(self) -> bool:
+        """Whether it has an entry; raises ConfigError where something else is there."""
+        self.require_kind()
+        # One look, while compaction is at work, may miss the new one beside all that are gone.
+        return bool(self._names() or self._names())
+
     def entries(self) -> list[Entry]:
-        """All entries that count, in order; raises StoreUnreadable where one is missing."""
+        """All entries that count, in order; raises StoreUnreadable where one is missing.
+
+        Raises ConfigError where something else is there.
+        """
         if not self._folder.is_dir():
             return []
+        self.require_kind()
         found = self._read_entries()
         found.sort(key=lambda entry: (entry.first, -entry.last))
         counted: list[Entry] = []
@@ -210,11 +306,24 @@ class Catalogue:
         return dict(entries[-1].ends) if entries else {}
 
     def add(self, entry: Entry) -> None:
-        """Write an entry down; from now on its files count. Raises StoreUnreadable."""
+        """Write an entry down; from now on its files count. Raises StoreUnreadable, ConfigError."""
+        self._say_kind()
         self._write(self._folder / entry.name, entry.to_bytes(), is_new=True)
+
+    def _say_kind(self) -> None:
+        """Write down what it holds, before its first entry, or now where nobody has yet."""
+        self.require_kind()
+        path = self._folder / "KIND"
+        if path.exists():
+            return
+        try:
+            self._write(path, f"{self._kind}\n".encode(), is_new=True)
+        except StoreUnreadable:  # Another has said it meanwhile: what, is all that matters.
+            self.require_kind()
 
     def replace(self, old: Iterable[Entry], new: Entry) -> None:
         """Let one entry take the place of several; their files are left to sweep()."""
+        self.require_kind()
         old = list(old)
         there = self._names()
         for name in sorted({entry.name for entry in old} - there):

@@ -12,6 +12,7 @@ since a state of it is one entry of a catalogue.
 
     <root>/data/batch=000000000003.5f1c0a9e/bucket=5/part-….parquet   rows, with _seq, _deleted
     <root>/catalogue/000000000000-000000000003.json   the files that are the table now
+    <root>/catalogue/KIND                             `changes`: a directory holds nothing else
 
 Keys are spread over buckets, and a batch writes only those anew in which something has changed.
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
+from .catalogue import ArchivedFile, Catalogue, Entry, Kind, sync_tree, unglobbed
 from .pipelines.causes import one_line
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ChangeTable:
         self, root: str | os.PathLike[str], *, key: str, columns: str, buckets: int = BUCKETS
     ) -> None:
         """Name its columns as in CREATE TABLE, and which of them is the key."""
-        self.catalogue = Catalogue(root)
+        self.catalogue = Catalogue(root, Kind.CHANGES)
         self.key = key
         self.columns = columns
         self.buckets = buckets

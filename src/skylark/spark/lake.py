@@ -3,7 +3,8 @@
 Both formats write a stream exactly once by themselves: what a micro-batch adds and its number are
 in one commit of the table, Iceberg's in the snapshot's summary and Delta's as a transaction of the
 query, so that a batch that is repeated finds itself and adds nothing. The checkpoint must stay with
-the table: a new one starts over, and would add everything again.
+the table: a new one starts over, and would add everything again; that of another table would leave
+out what went there, and is refused (lake_notes.py).
 
     format    package, on Maven Central                                   for Spark
     iceberg   org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0    4.1
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, SkylarkError
+from .lake_notes import DEFAULT_TABLE, TABLES, LakeNote
 from .options import access_options
 from .pipelines.causes import as_error, one_line
 from .schema import COLUMNS
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 CATALOGUE = "skylark"
-DEFAULT_TABLE = "messages"
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,3}")
 _BUILT_FOR = re.compile(r"(?:iceberg-spark-runtime-|delta-spark_)(?P<spark>\d+\.\d+)_\d+\.\d+:")
 _LINKAGE = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodError",
@@ -70,7 +71,7 @@ def settings(table_format: TableFormat, root: Path) -> dict[str, str]:
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         catalogue: _CLASSES[table_format],
         f"{catalogue}.type": "hadoop",
-        f"{catalogue}.warehouse": str(root / "tables"),
+        f"{catalogue}.warehouse": str(root / TABLES),
     }
 
 
@@ -130,6 +131,8 @@ def archive_into(
     """
     asking = access_options(options)
     target = name_of(table_format, root, table)
+    note = LakeNote(table_format.value, table)
+    note.check(root)
     _check_package(spark, table_format)
     try:
         _make(spark, table_format, target)
@@ -154,6 +157,7 @@ def archive_into(
             .queryName(f"archive {' '.join(topics)}"[:120])
             .trigger(**chosen)
         )
+        note.write(root)
         if table is None and table_format is TableFormat.DELTA:
             return writer.start(_path(root))  # Delta streams by name only into what has one.
         return writer.toTable(target)
@@ -201,7 +205,7 @@ def name_of(table_format: TableFormat, root: Path, table: str | None) -> str:
 
 
 def _path(root: Path) -> str:
-    return str(root / "tables" / DEFAULT_TABLE)
+    return str(root / TABLES / DEFAULT_TABLE)
 
 
 def _make(spark: SparkSession, table_format: TableFormat, target: str) -> None:

@@ -3,6 +3,7 @@
     <root>/data/day=2026-11-16/000000000012-000000000012.parquet   minutes; see rows.py
     <root>/state/published/…, <root>/state/waiting/…                what the next step needs
     <root>/catalogue/…, <root>/trash/…                              as an archive has them
+    <root>/catalogue/KIND                                           `metrics`: nothing else is here
     <root>/lock                                                     held by the one that writes
 
 A file counts when an entry of the catalogue names it; an entry also says up to where the topics
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ...errors import ConfigError
-from ..catalogue import ArchivedFile, Catalogue, Entry
+from ..catalogue import ArchivedFile, Catalogue, Entry, Kind
 from ..offsets import Offsets
 from .rows import added, schema
 
@@ -38,8 +39,8 @@ _DAY_MS = 86_400_000
 
 def require(root: str | os.PathLike[str]) -> Catalogue:
     """The catalogue of a metrics table that is there; raises ConfigError."""
-    catalogue = Catalogue(root)
-    if not (catalogue.root / "catalogue").is_dir():
+    catalogue = Catalogue(root, Kind.METRICS)
+    if not catalogue.is_begun():
         raise ConfigError(
             f"metrics {catalogue.root}: there are none; make them with `skylark pipeline metrics`"
         )
@@ -50,11 +51,12 @@ class MetricTable:
     """A metrics table, open for its one writer."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.catalogue = Catalogue(root)
+        self.catalogue = Catalogue(root, Kind.METRICS)
         self.root = self.catalogue.root
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
+        self.catalogue.require_kind()
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -88,6 +90,7 @@ class MetricTable:
     ) -> None:
         """Write the minutes of a step, and make all of it count."""
         assert self._lock is not None, "the table is not open"
+        self.catalogue.require_kind()
         files = [*_write(self.root, number, number, minutes), *state]
         self.catalogue.add(Entry(number, number, tuple(files), ends))
 
