@@ -21,6 +21,7 @@ from spark_faults import FOLDER, FaultySource, after, step
 from spark_world import start_spark
 
 from skylark.spark import archive as archives
+from skylark.spark import start
 from skylark.spark.catalogue import Catalogue, Entry
 
 COMPACT_FROM = 6  # Entries.
@@ -81,7 +82,6 @@ def add_steps() -> None:
 def supervise(jobs: list[Callable[[], Any]], over: threading.Event) -> None:
     """As whoever runs queries does: one that has failed is started again.
 
-    In the main thread: Spark looks for a Python sink in the session that is active in its thread.
     If starts come to nothing again and again, this process goes, and the next one takes its place.
     """
     queries: list[Any] = [None] * len(jobs)
@@ -132,7 +132,7 @@ def compact_often(spark: Any, lake: Path, over: threading.Event) -> None:
 
 def start_query(spark: Any, namesrv: str, source: str, sink: str, rows_max: int) -> Any:
     """Topic to topic, exactly once."""
-    return (
+    writer = (
         spark.readStream.format("skylark")
         .option("namesrv", namesrv)
         .option("topic", source)
@@ -146,10 +146,9 @@ def start_query(spark: Any, namesrv: str, source: str, sink: str, rows_max: int)
         .option("namesrv", namesrv)
         .option("topic", sink)
         .option("batchBytes", "512")
-        .option("checkpointLocation", f"{FOLDER}/checkpoint")
         .trigger(processingTime="0.2 seconds")
-        .start()
     )
+    return start(spark, writer, f"{FOLDER}/checkpoint")
 
 
 if __name__ == "__main__":

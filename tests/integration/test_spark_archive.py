@@ -35,8 +35,8 @@ from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
 from skylark.spark.options import Access, write_options
 from skylark.spark.pipelines import Pipeline, history
-from skylark.spark.pipelines.plans import active
 from skylark.spark.sink import Sender
+from skylark.spark.streams import active
 
 pytestmark = SPARKS_WARNINGS
 MOMENTS = 50

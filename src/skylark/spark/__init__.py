@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .sessions import register as register
     from .sessions import session as session
     from .source import SkylarkDataSource as SkylarkDataSource
+    from .streams import active as active
+    from .streams import start as start
 else:
     __getattr__, __dir__ = front_door(
         globals(),
@@ -27,5 +29,6 @@ else:
             "reports": ("QueryReport",),
             "sessions": ("register", "session"),
             "source": ("SkylarkDataSource",),
+            "streams": ("active", "start"),
         },
     )

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from ..errors import ConfigError, StoreUnreadable
 from ..model.group import ARCHIVE_GROUP
+from . import streams
 from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
 from .cluster import Cluster
@@ -91,13 +92,9 @@ def archive(
     def write(batch: DataFrame, number: int) -> None:
         _write_batch(batch.sparkSession, catalogue, source, number, gone)
 
-    writer = (
-        frame.writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(_checkpoint(catalogue)))
-        .queryName(f"archive {' '.join(topics)}"[:120])
-    )
+    writer = frame.writeStream.foreachBatch(write).queryName(f"archive {' '.join(topics)}"[:120])
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)
-    return writer.start()
+    return streams.start(spark, writer, str(_checkpoint(catalogue)))
 
 
 def require_place(root: str | os.PathLike[str]) -> Catalogue:

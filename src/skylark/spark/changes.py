@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from . import streams
 from .catalogue import ArchivedFile, Catalogue, Entry, Kind, sync_tree, unglobbed
 from .pipelines.causes import one_line
 
@@ -74,13 +75,13 @@ class ChangeTable:
             .option("maxMessagesPerTrigger", messages_max)
             .load()
         )
+        chosen: Any = {"availableNow": True} if once else {"processingTime": trigger}
         writer = (
             frame.writeStream.foreachBatch(self.apply)
-            .option("checkpointLocation", str(self.catalogue.root / "checkpoint"))
             .queryName(f"changes {topic}"[:120])
+            .trigger(**chosen)
         )
-        chosen: Any = {"availableNow": True} if once else {"processingTime": trigger}
-        return writer.trigger(**chosen).start()
+        return streams.start(spark, writer, str(self.catalogue.root / "checkpoint"))
 
     def apply(self, batch: DataFrame, number: int = 0) -> None:
         """Apply a micro-batch of messages; its number does not matter, nor does a repeat."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, SkylarkError
+from . import streams
 from .lake_notes import DEFAULT_TABLE, TABLES, LakeNote
 from .options import access_options
 from .pipelines.causes import as_error, one_line
@@ -149,18 +150,20 @@ def archive_into(
         if table_format is TableFormat.DELTA:
             frame = frame.selectExpr("*", "date_format(store_time, \"yyyy-MM-dd'T'HH\") as hour")
         chosen: Any = {"availableNow": True} if once else {"processingTime": trigger}
+        checkpoint = str(root / "checkpoint")
         writer = (
             frame.writeStream.format(table_format.value)
             .outputMode("append")
-            .option("checkpointLocation", str(root / "checkpoint"))
+            .option("checkpointLocation", checkpoint)
             .option("fanout-enabled", "true")
             .queryName(f"archive {' '.join(topics)}"[:120])
             .trigger(**chosen)
         )
         note.write(root)
         if table is None and table_format is TableFormat.DELTA:
-            return writer.start(_path(root))  # Delta streams by name only into what has one.
-        return writer.toTable(target)
+            # Delta streams by name only into what has one.
+            return streams.started(spark, checkpoint, lambda: writer.start(_path(root)))
+        return streams.started(spark, checkpoint, lambda: writer.toTable(target))
     except Exception as error:
         raise explained(spark, table_format, error) from error
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from ..errors import ConfigError
+from . import streams
 from .cluster import TEMPLATE_TOPIC, Cluster
 from .numbering import first_numbers, next_number, noted, numbered_queues
 from .options import access_options, access_to, whole_topic_options
@@ -88,11 +89,10 @@ def mirror(
         .options(**asking_there)
         .option("namesrv", to)
         .option("topic", target)
-        .option("checkpointLocation", checkpoint)
         .queryName(f"mirror {topic}"[:120])
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)
-    return writer.start()
+    return streams.start(spark, writer, checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Values are put in after parsing, so that what the environment holds is a text, w
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def from_python(value: Any, place: Place) -> Node:
         return Node(inner, place)
     if isinstance(value, list | tuple):
         return Node([from_python(one, place) for one in value], place)
-    return Node(value, place)
+    return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, place)
 
 
 def parse_yaml(text: str, file: str, environment: Mapping[str, str]) -> Node:

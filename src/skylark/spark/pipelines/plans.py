@@ -6,14 +6,15 @@ its group. Building analyses every query and starts none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ConfigError
 from .. import archive as archives
+from .. import streams
 from ..catalogue import Catalogue
 from ..cluster import Cluster
 from ..options import OF_ACCESS, Guarantee, read_options, write_options
@@ -201,7 +202,10 @@ class Plan:
             writer = writer.foreachBatch(_batch_write(sink, options))
         else:
             writer = writer.format(sink.format).options(**options)
-        query: StreamingQuery = self._said(sink.place, writer.start)
+        begin = writer.start
+        if has_checkpoint(sink):
+            begin = partial(streams.started, self.spark, spec.checkpoint_of(sink), writer.start)
+        query: StreamingQuery = self._said(sink.place, begin)
         return query
 
     def check_cluster(self, retry_ms: int) -> None:
@@ -233,25 +237,6 @@ class Plan:
                     sink.place.refuse(str(error))
                 finally:
                     cluster.close()
-
-
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Make a session that of this thread: Spark looks there for formats that are in Python."""
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:  # Spark Connect: the server knows.
-        yield
-        return
-    sessions = type(spark)._get_j_spark_session_class(jvm)
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def has_checkpoint(sink: Sink) -> bool:

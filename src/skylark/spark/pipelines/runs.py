@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...clock import Clock, SystemClock
 from ...errors import SkylarkError
+from ..streams import active
 from . import causes
 from .checkpoints import Checkpoint
 from .locks import Lock
-from .plans import Plan, active, has_checkpoint
+from .plans import Plan, has_checkpoint
 from .progress import Watched
 from .spec import Spec
 from .state import RunDirectory, RunState, SinkState
