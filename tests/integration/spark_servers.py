@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 from broker_ports import free_port
 
@@ -115,7 +116,7 @@ class Servers:
         own = {"brokerName": master, "brokerId": "1", "brokerRole": "SLAVE"}
         return self._broker(f"{master}-replica", {**settings, **own})
 
-    def __enter__(self) -> Servers:
+    def __enter__(self) -> Self:
         self._name_server.start()
         for broker in self.brokers:
             broker.start()
@@ -134,12 +135,15 @@ class Servers:
     def wait_serving(self) -> None:
         """Wait until every broker is registered and answers."""
         deadline = time.monotonic() + _START_S
-        wanted = {broker.name for broker in self.brokers if broker.name not in self.away}
+        wanted = self._wanted()
         while True:
             if wanted <= self.registered():
                 return
             assert time.monotonic() < deadline, f"{wanted} do not all serve"
             time.sleep(0.05)
+
+    def _wanted(self) -> set[str]:
+        return {broker.name for broker in self.brokers if broker.name not in self.away}
 
     def registered(self) -> set[str]:
         """Masters and replicas that the name server knows."""
@@ -167,3 +171,40 @@ class Servers:
                 if broker.name not in self.away and broker.has_died():
                     self.deaths += 1
                     broker.start()
+
+
+class RaftServers(Servers):
+    """A name server and one Raft group of three, whose members are n0, n1 and n2."""
+
+    GROUP = "group-a"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, 0)
+        peers = ";".join(f"n{number}-127.0.0.1:{free_port()}" for number in range(3))
+        self._ports = [free_port() for _ in range(3)]
+        shared = {
+            "brokerName": self.GROUP,
+            "enableDLegerCommitLog": "true",
+            "dLegerPeers": peers,
+            "haClusterKey": "of this test",
+        }
+        self.brokers = [
+            self._broker(
+                f"n{number}", {**shared, "dLegerSelfId": f"n{number}", "listenPort": str(port)}
+            )
+            for number, port in enumerate(self._ports)
+        ]
+
+    def _wanted(self) -> set[str]:
+        return {self.GROUP}  # Once it has a leader.
+
+    def kill_leader(self) -> str:
+        """Kill the member that leads, which is started again as any other; its name."""
+        cluster = Cluster(Access(self.address))
+        try:
+            address = cluster.brokers()[self.GROUP].addresses[0]
+        finally:
+            cluster.close()
+        leader = self.brokers[self._ports.index(int(address.rpartition(":")[2]))]
+        os.kill(int(leader.pid_file.read_text()), signal.SIGKILL)
+        return leader.name
