@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import time
@@ -23,7 +24,8 @@ from skylark.model.topic import TRACE_TOPIC
 from skylark.spark import QueryReport, watch
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.changes import ChangeTable
-from skylark.spark.metrics import Figure, MetricsJob, read_metrics
+from skylark.spark.metrics import Figure, MetricsJob, histogram, queries, read_metrics
+from skylark.spark.metrics.rows import added, to_table
 from skylark.spark.metrics.table import MetricTable
 from skylark.spark.pipelines import RunDirectory, running
 
@@ -133,6 +135,63 @@ def test_every_message_is_counted_once_and_timed_to_its_consumer(
         ("MetricOrders", "billing", "failed"): 1,
     }
     assert figures(tmp_path, "lag")[("MetricOrders", "billing", "")].count == 7
+
+
+def test_the_buckets_that_spark_counts_in_are_those_that_are_read(spark: Any) -> None:
+    import pyarrow as pa
+
+    rng = random.Random(11)
+    edges = [int(histogram.GROWTH**n) + more for n in range(1_400) for more in (-1, 0, 1, 2)]
+    values = [-(2**63), -1, *range(5_000), *edges, *(rng.randrange(2**41) for _ in range(5_000))]
+    found = spark.createDataFrame(pa.table({"ms": pa.array(values, pa.int64())})).selectExpr(
+        "ms", f"{histogram.bucket_sql('ms')} as bucket"
+    )
+    table = found.toArrow()
+    assert table["ms"].to_pylist() == values
+    assert table["bucket"].to_pylist() == [histogram.bucket_of(value) for value in values]
+
+
+KNOWN_MS = 1_794_830_400_000  # 2026-11-16T12:00Z
+TOOK_MS = [3 * number for number in range(1, 1_001)]  # Shuffled below: nothing hangs on order.
+
+
+def test_percentiles_are_those_of_latencies_that_are_known(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    took = random.Random(5).sample(TOOK_MS, len(TOOK_MS))
+    messages = spark.createDataFrame(
+        pa.table({"took": pa.array(took, pa.int64())})
+    ).selectExpr(
+        "'T' as topic", "binary('12345') as body",
+        f"timestamp_millis({KNOWN_MS}) as born_time",
+        f"timestamp_millis({KNOWN_MS} + took) as store_time",
+    )  # fmt: skip
+    records = [
+        f"Pub\x01{KNOWN_MS}\x01R\x01p\x01T\x01{number}\x01\x01\x01\x01\x01{took_ms}\x01\x01\x01true\x02"
+        f"SubBefore\x01{KNOWN_MS + 3 * took_ms}\x01R\x01g\x01r\x01{number}\x010\x01\x02"
+        for number, took_ms in enumerate(took)
+    ]
+    bodies = pa.array([text.encode() for text in records], pa.binary())
+    traces = queries.trace_records(spark.createDataFrame(pa.table({"body": bodies})))
+    pairs = queries.matched(queries.published(traces), queries.consumed(traces))
+    rows, waiting = queries.latencies(pairs, 0)
+    assert waiting == 0
+    with MetricTable(tmp_path) as table:
+        table.commit(0, added(to_table([*queries.messages(messages), *rows])), [], {})
+    latency = {
+        one.detail: one
+        for one in read_metrics(
+            tmp_path, KNOWN_MS, KNOWN_MS + 60_000, metric="latency", step_ms=60_000
+        )
+    }
+    assert set(latency) == {"stored", "delivered"}
+    # Sent after `took`, delivered after three times that: twice of it on the way.
+    for detail, times in (("stored", 1), ("delivered", 2)):
+        one = latency[detail]
+        assert (one.count, one.max_ms, one.mean_ms) == (1_000, 3_000 * times, 1_501.5 * times)
+        assert one.p50_ms == pytest.approx(1_500 * times, rel=0.01)
+        assert one.p90_ms == pytest.approx(2_700 * times, rel=0.01)
+        assert one.p99_ms == pytest.approx(2_970 * times, rel=0.01)
 
 
 def test_log_lines_are_shipped_oneway_and_counted_by_minute_and_level(

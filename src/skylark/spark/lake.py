@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, SkylarkError
+from ..model.group import ARCHIVE_GROUP
 from . import streams
 from .lake_notes import DEFAULT_TABLE, TABLES, LakeNote
 from .options import access_options
@@ -120,7 +121,7 @@ def archive_into(
     table_format: TableFormat,
     namesrv: str,
     table: str | None = None,
-    group: str = "skylark-archive",
+    group: str = ARCHIVE_GROUP,
     once: bool = False,
     trigger: str = "1 minute",
     messages_max: int = 1_000_000,

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+pytest.importorskip("pyspark")
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from skylark.errors import ConfigError
+from skylark.spark.listener import Watch
 from skylark.spark.offsets import QueueKey, to_json
 from skylark.spark.pipelines.state import RunDirectory
 from skylark.spark.reports import QueryReport, prometheus_reporter, report_of
@@ -64,12 +70,64 @@ def test_prometheus_sees_every_queue_until_the_query_ends() -> None:
     place = 'broker="a",query="orders",queue="0",topic="T"'
     assert f"skylark_pipeline_lag_messages{{{place}}} 4.0" in text
     assert 'skylark_pipeline_rows_total{query="orders"} 40.0' in text
+    assert 'skylark_pipeline_input_rows_per_second{query="orders"} 10.0' in text
+    assert 'skylark_pipeline_rows_per_second{query="orders"} 40.0' in text
     assert 'skylark_pipeline_batch_seconds{query="orders"} 0.5' in text
     reporter(QueryReport("orders", 3, 0, 0.0, 0.0, 0, is_active=False))
     reporter(QueryReport("never ran", -1, 0, 0.0, 0.0, 0, error="no", is_active=False))
     text = generate_latest(registry).decode()
     assert "queue=" not in text
     assert "batch_seconds{" not in text
+    assert "rows_per_second{" not in text
+    assert 'skylark_pipeline_rows_total{query="orders"} 40.0' in text, "what was done stays"
+
+
+def event(**facts: object) -> Any:
+    return SimpleNamespace(id="0-1", **facts)
+
+
+class Progress(dict[str, object]):
+    """As Spark hands it over: a mapping whose id is an attribute as well."""
+
+    id = "0-1"
+
+
+def test_a_query_that_waits_is_not_behind_and_is_not_busy() -> None:
+    reports: list[QueryReport] = []
+    watched = Watch(None, [reports.append])  # type: ignore[arg-type]
+    watched.onQueryStarted(event(name="orders"))
+    watched.onQueryIdle(event())
+    assert reports == [], "it has done nothing yet"
+    watched.onQueryProgress(event(progress=Progress(progress())))
+    watched.onQueryIdle(event())
+    busy, idle = reports
+    assert (busy.lag, busy.rows, busy.input_per_s, busy.rows_per_s) == (4, 20, 10.0, 40.0)
+    assert idle.lags == {FIRST: 0, SECOND: 0}
+    assert (idle.rows, idle.input_per_s, idle.rows_per_s) == (0, 0.0, 0.0)
+    assert (idle.query, idle.batch, idle.is_active) == ("orders", 3, True)
+    assert watched.latest == {"orders": idle}
+    watched.onQueryIdle(event())
+    assert reports == [busy, idle], "it is said once"
+
+
+def test_a_reporter_that_fails_is_logged_and_keeps_nobody_from_hearing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reports: list[QueryReport] = []
+
+    def fails(report: QueryReport) -> None:
+        raise ValueError("the dashboard is down")
+
+    watched = Watch(None, [fails, reports.append])  # type: ignore[arg-type]
+    watched.onQueryProgress(event(progress=Progress(progress())))
+    watched.onQueryTerminated(event(exception=None))
+    assert [(report.query, report.is_active) for report in reports] == [
+        ("orders", True),
+        ("orders", False),
+    ]
+    said = [(record.name, record.getMessage()) for record in caplog.records]
+    assert said == [("skylark.spark.listener", "query=orders a reporter failed")] * 2
+    assert "the dashboard is down" in caplog.text
 
 
 def test_a_session_is_shown_among_the_pipelines(tmp_path) -> None:

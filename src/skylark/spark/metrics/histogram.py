@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 GROWTH = 1.02
 ZERO_BUCKET = -1
-ERROR_MAX = (GROWTH - 1) / (GROWTH + 1)  # Relative, of a value that is read from a bucket.
 
 
 def bucket_of(value_ms: int) -> int:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from ..catalogue import ArchivedFile
+from ..catalogue import ArchivedFile, sync
 from . import queries
 from .rows import Row
-from .table import PUBLISHED, WAITING, MetricTable, sync
+from .table import PUBLISHED, WAITING, MetricTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

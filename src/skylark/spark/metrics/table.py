@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ...errors import ConfigError
-from ..catalogue import ArchivedFile, Catalogue, Entry, Kind
+from ..catalogue import ArchivedFile, Catalogue, Entry, Kind, sync
 from ..offsets import Offsets
 from .rows import added, schema
 
@@ -164,12 +164,3 @@ def _write(root: Path, first: int, last: int, minutes: pa.Table) -> list[Archive
         sync(full.parent)
         found.append(ArchivedFile(str(path), MINUTES, part.num_rows, full.stat().st_size))
     return found
-
-
-def sync(path: Path) -> None:
-    """Have a file or folder on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
