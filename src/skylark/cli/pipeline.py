@@ -6,29 +6,25 @@ pipelines from files is in pipeline_runs.py, replay in replay.py, metrics in pip
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ConfigError
 from . import asking, pipeline_lake, pipeline_runs, render
+from .pipeline_flags import (
+    NO_FLAGS,
+    BodyMode,
+    Flags,
+    Verbose,
+    body_options,
+    with_spark_flags,
+)
 from .pipeline_metrics import metrics
 from .pipeline_queries import finish
 from .pipeline_signals import ended_by_signal, stopping_by_signal
-from .pipeline_spark import (
-    BodyMode,
-    Conf,
-    Flags,
-    Jars,
-    Master,
-    Packages,
-    body_options,
-    make_folder,
-    require_target,
-    require_topics,
-    say,
-    spark_session,
-)
+from .pipeline_spark import make_folder, require_target, require_topics, say, spark_session
 from .pipeline_sql import sql, topics_of
 from .replay import replay
 
@@ -39,25 +35,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 app = typer.Typer(
-    help="Pipelines on Spark: from files, archive, SQL, replay, mirror, metrics.",
+    help="Work with topics on Spark: pipelines from files, SQL, archive, replay, mirror, metrics.",
     no_args_is_help=True,
 )
-for _verb in ("run", "validate", "stop", "resume"):
-    app.command(_verb)(getattr(pipeline_runs, _verb))
-for _command in (replay, metrics, sql):
-    app.command()(_command)
-
-Root = Annotated[str, typer.Option("--archive", metavar="DIR", help="Where the archive is.")]
+Root = Annotated[str, typer.Option("--archive", metavar="DIR", help="The folder of the archive.")]
 
 
-def _go_on(name: str, flags: Flags, start: Callable[[SparkSession], StreamingQuery]) -> bool:
+def _go_on(
+    name: str,
+    flags: Flags,
+    start: Callable[[SparkSession], StreamingQuery],
+    *,
+    verbose: bool,
+) -> bool:
     """Run a query until it ends or is told to stop; whether it was told."""
     from ..spark.pipelines.causes import as_error
 
-    settings = flags.settings()
     with (
         stopping_by_signal("Spark's start") as stop,
-        spark_session(name, flags, settings) as spark,
+        spark_session(name, flags, flags.settings(), verbose=verbose) as spark,
     ):
         stop.after = ""
         if not stop.is_asked:
@@ -71,33 +67,43 @@ def _go_on(name: str, flags: Flags, start: Callable[[SparkSession], StreamingQue
     return stop.is_asked
 
 
-@app.command()
+@with_spark_flags
 def archive(
     topic: Annotated[str, typer.Argument(metavar="TOPIC[,TOPIC]", help="Topics to archive.")],
     root: Root,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when everything of now is there.")
-    ] = False,
-    every: Annotated[str, typer.Option("--every", help="Between two batches.")] = "1 minute",
+    once: Annotated[bool, typer.Option("--once", help="Copy what is there now, then end.")] = False,
+    every: Annotated[
+        str, typer.Option("--every", metavar="INTERVAL", help="How often, such as '30 seconds'.")
+    ] = "1 minute",
     table_format: Annotated[
-        str | None, typer.Option("--table-format", help="A table of iceberg or delta instead.")
+        str | None,
+        typer.Option(
+            "--table-format", metavar="FORMAT", help="Write a table of iceberg or delta instead."
+        ),
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", help="With --table-format: its name in SQL.")
+        str | None,
+        typer.Option("--table", metavar="NAME", help="With --table-format: its name in SQL."),
     ] = None,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
     body_mode: BodyMode = None,
     gone: Annotated[
         list[str] | None,
-        typer.Option("--gone", metavar="BROKER", help="A broker that is gone for good."),
+        typer.Option(
+            "--gone",
+            metavar="BROKER",
+            help="A broker that is gone for good; what the archive has of it stays.",
+        ),
     ] = None,
+    flags: Flags = NO_FLAGS,
+    verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Copy topics to Parquet files, exactly once, until stopped."""
+    """Copy topics to Parquet files.
+
+    Every message gets there exactly once. It runs until it is stopped, and goes on with the same
+    command; `skylark pipeline sql --archive` reads archive and live log as one table.
+    """
     from ..spark import archive as archives
     from ..spark.catalogue import Catalogue
     from ..spark.pipelines.triggers import check_interval
@@ -109,18 +115,20 @@ def archive(
     if table_format is not None:
         if options or gone:
             raise ConfigError("--body-mode and --gone go without --table-format")
-        flags = Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
-        pipeline_lake.archive(root, topics, table_format, table, flags, every=every, as_json=json)
+        flags = replace(flags, once=once, namesrv=namesrv)
+        pipeline_lake.archive(
+            root, topics, table_format, table, flags, every=every, verbose=verbose, as_json=json
+        )
         return
-    if table is not None or packages is not None or jars is not None:
-        raise ConfigError("--table, --packages and --jars go with --table-format")
+    if table is not None:
+        raise ConfigError("--table goes with --table-format")
     archives.require_place(root)
     addresses = asking.addresses(namesrv)
     require_topics(addresses, topics)
     make_folder("--archive", root)
     _go_on(
         "archive",
-        Flags(master, conf),
+        flags,
         lambda spark: archives.archive(
             spark,
             root,
@@ -131,6 +139,7 @@ def archive(
             gone=gone or (),
             options=options,
         ),
+        verbose=verbose,
     )
     rows = archives.status(root) if Catalogue(root).entries() else []
     if json:
@@ -140,18 +149,23 @@ def archive(
         typer.echo(f"{row['topic']}: {row['rows']} messages in {row['files']} files")
 
 
-@app.command()
 def status(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One pipeline; all if not set.")
+        str | None, typer.Argument(metavar="NAME", help="Only this pipeline; all if not set.")
     ] = None,
     root: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="An archive instead.")
+        str | None,
+        typer.Option("--archive", metavar="DIR", help="Show what this archive holds instead."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until all have ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until all have ended.")
+    ] = False,
     json: asking.Json = False,
 ) -> None:
-    """Show how far pipelines are, or what an archive holds."""
+    """Show how far pipelines are.
+
+    Also replays, and whatever else runs here under a name; with --archive, what an archive holds.
+    """
     if root is not None and (name is not None or watch):
         raise ConfigError("--archive shows an archive: leave out the name and --watch")
     if root is None:
@@ -166,18 +180,26 @@ def status(
     render.show_table(rows, {name: name for name in titles}, as_json=json)
 
 
-@app.command()
+@with_spark_flags
 def compact(
-    root: Root, master: Master = None, conf: Conf = None, json: asking.Json = False
+    root: Root,
+    flags: Flags = NO_FLAGS,
+    verbose: Verbose = False,
+    json: asking.Json = False,
 ) -> None:
-    """Put the small files of an archive together."""
+    """Put small files of an archive together.
+
+    Readers and a running `archive` are not disturbed.
+    """
     from ..spark import archive as archives
     from ..spark.catalogue import Catalogue
     from ..spark.pipelines.causes import as_error
 
     Catalogue(root).require()  # Before Spark is started for nothing.
-    flags = Flags(master, conf)
-    with spark_session("compact", flags, flags.settings()) as spark, ended_by_signal():
+    with (
+        spark_session("compact", flags, flags.settings(), verbose=verbose) as spark,
+        ended_by_signal(),
+    ):
         try:
             count = archives.compact(spark, root)
         except OSError:
@@ -190,27 +212,35 @@ def compact(
         typer.echo(f"{count} batches were put together")
 
 
-@app.command()
+@with_spark_flags
 def mirror(
-    topic: Annotated[str, typer.Argument(help="The topic to copy.")],
-    to: Annotated[str, typer.Option("--to", metavar="ADDRESSES", help="The other name servers.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to copy.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="ADDRESSES", help="The name servers of the other cluster."),
+    ],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="DIR", help="Where progress is kept.")
+        str, typer.Option("--checkpoint", metavar="DIR", help="The folder where progress is kept.")
     ],
     as_topic: Annotated[
-        str | None, typer.Option("--as", metavar="TOPIC", help="Its name there.")
+        str | None,
+        typer.Option("--as", metavar="TOPIC", help="Its name there; the same if not set."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all of now is there.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Copy what is there now, then end.")] = False,
     chain: Annotated[
-        bool, typer.Option("--chain", help="Also copies that another mirror has made.")
+        bool, typer.Option("--chain", help="Copy also what another mirror has copied to here.")
     ] = False,
     body_mode: BodyMode = None,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
+    flags: Flags = NO_FLAGS,
+    verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Copy a topic to another cluster, exactly once, until stopped."""
+    """Copy a topic to another cluster.
+
+    Every message gets there exactly once. It runs until it is stopped, and goes on with the same
+    command.
+    """
     from ..spark.mirror import mirror as start
     from ..spark.mirror import require_apart
 
@@ -225,7 +255,7 @@ def mirror(
     make_folder("--checkpoint", checkpoint)
     is_stopped = _go_on(
         "mirror",
-        Flags(master, conf),
+        flags,
         lambda spark: start(
             spark,
             topic,
@@ -237,6 +267,7 @@ def mirror(
             chain=chain,
             options=options,
         ),
+        verbose=verbose,
     )
     if json:
         ended = "stopped" if is_stopped else "done"
@@ -245,3 +276,11 @@ def mirror(
         )
     elif not is_stopped:
         say(f"{topic} is copied to {to}")
+
+
+# In the order in which help shows them.
+for _command in (
+    pipeline_runs.run, pipeline_runs.validate, status, pipeline_runs.stop, pipeline_runs.resume,
+    sql, replay, archive, compact, mirror, metrics,
+):  # fmt: skip
+    app.command()(_command)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from . import asking, render
+from .pipeline_flags import Flags
 from .pipeline_queries import finish
 from .pipeline_signals import stopping_by_signal
-from .pipeline_spark import Flags, make_folder, require_topics, say, spark_session
+from .pipeline_spark import make_folder, require_topics, say, spark_session
 
 _NAME = "archive"
 
@@ -22,6 +23,7 @@ def archive(
     flags: Flags,
     *,
     every: str,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Archive until stopped, or with flags.once what is there now."""
@@ -45,7 +47,7 @@ def archive(
     make_folder("--archive", folder)
     with (
         stopping_by_signal("Spark's start") as stop,
-        spark_session(_NAME, flags, settings) as spark,
+        spark_session(_NAME, flags, settings, verbose=verbose) as spark,
     ):
         stop.after = ""
         if not stop.is_asked:

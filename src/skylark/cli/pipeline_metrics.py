@@ -16,19 +16,9 @@ import typer
 from ..admin import NEWEST
 from ..errors import ConfigError
 from . import asking, render
+from .pipeline_flags import NO_FLAGS, Flags, Verbose, with_spark_flags
 from .pipeline_signals import stopping_by_signal
-from .pipeline_spark import (
-    Conf,
-    Flags,
-    Jars,
-    Master,
-    Packages,
-    Verbose,
-    make_folder,
-    require_topics,
-    say,
-    spark_session,
-)
+from .pipeline_spark import make_folder, require_topics, say, spark_session
 
 if TYPE_CHECKING:
     from ..spark.metrics.job import Step
@@ -43,43 +33,70 @@ _TITLES = ("at", "metric", "topic", "group", "detail", "count", "bytes", "p50_ms
            "p99_ms", "max_ms")  # fmt: skip
 
 
+@with_spark_flags
 def metrics(
-    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the table is.")],
+    table: Annotated[str, typer.Option("--table", metavar="DIR", help="The folder of the table.")],
     topics: Annotated[
-        str, typer.Option("--topics", metavar="PATTERN", help="Topics that match, as a whole.")
+        str,
+        typer.Option("--topics", metavar="PATTERN", help="Only topics whose whole name matches."),
     ] = ".*",
-    once: Annotated[bool, typer.Option("--once", help="End when all of now is counted.")] = False,
-    every: Annotated[str, typer.Option("--every", help="Between two steps: 30s, 1m, 1h.")] = "1m",
+    once: Annotated[
+        bool, typer.Option("--once", help="Count what is there now, then end.")
+    ] = False,
+    every: Annotated[
+        str, typer.Option("--every", metavar="SPAN", help="How often: 30s, 1m, 1h.")
+    ] = "1m",
     start: Annotated[
-        str, typer.Option("--from", help="Where a new table begins: earliest or latest.")
+        str,
+        typer.Option(
+            "--from", metavar="WHERE", help="Where a new table begins: earliest or latest."
+        ),
     ] = "earliest",
-    name: Annotated[str, typer.Option("--name", help="For status and stop.")] = "metrics",
-    show: Annotated[bool, typer.Option("--show", help="Show the table; nothing is run.")] = False,
-    since: Annotated[str, typer.Option("--since", help="With --show: from when on.")] = "1h",
-    metric: Annotated[str | None, typer.Option("--metric", help="With --show: only this.")] = None,
-    step: Annotated[str, typer.Option("--step", help="With --show: how long a row is.")] = "1m",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Its name for status and stop.")
+    ] = "metrics",
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what has been counted; count nothing.")
+    ] = False,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", metavar="TIME", help="With --show: from then on, such as 1h for an hour ago."
+        ),
+    ] = "1h",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="METRIC",
+            help="With --show: only messages, latency, failures, dead_letters or lag.",
+        ),
+    ] = None,
+    step: Annotated[
+        str,
+        typer.Option("--step", metavar="SPAN", help="With --show: what a row sums up: 1m, 5m, 1h."),
+    ] = "1m",
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
+    flags: Flags = NO_FLAGS,
     verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Count rates, latencies, failures, dead letters and lag by the minute, until stopped."""
+    """Count what goes through, by the minute.
+
+    Messages, latencies, failures, dead letters and lag of a cluster go to a table, until it is
+    stopped; the same command goes on. --show shows the table.
+    """
     if show:
         _show(table, since, metric, step, as_json=json)
         return
     every_ms = span_ms(every, "--every")
-    flags = Flags(master, conf, packages, jars, once=once, namesrv=namesrv)
-    settings = flags.settings()
     from ..spark.metrics import MetricsJob
 
     with _running(name, table) as stop:
         require_topics(asking.addresses(namesrv))
         make_folder("--table", table)
         say(f"{name}: Spark starts; the table is {table}")
-        with spark_session(name, flags, settings, verbose=verbose) as spark:
+        with spark_session(name, flags, flags.settings(), verbose=verbose) as spark:
             stop.begin()
             job = MetricsJob(
                 spark, table, namesrv=asking.addresses(namesrv), topics=topics, start=start

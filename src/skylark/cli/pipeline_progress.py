@@ -106,6 +106,7 @@ class Reporter:
         self._next_s = 0.0
 
     def __call__(self, state: RunState) -> None:
+        """Show how far a run is now; at its end, always."""
         lines = [line(state, *one, bar=self._is_terminal) for one in state.sinks.items()]
         if self._is_terminal:
             self.draw(lines)

@@ -14,20 +14,10 @@ import typer
 
 from ..errors import ConfigError, SkylarkError, StoreUnreadable
 from . import asking, exits, render
+from .pipeline_flags import NO_FLAGS, Flags, Verbose, with_spark_flags
 from .pipeline_progress import Reporter, show, with_lag_of_now
 from .pipeline_signals import interrupted_by_signal, stopping_by_signal
-from .pipeline_spark import (
-    Conf,
-    Flags,
-    Jars,
-    Master,
-    Packages,
-    PyFiles,
-    Verbose,
-    check_spec,
-    say,
-    spark_session,
-)
+from .pipeline_spark import check_spec, say, spark_session
 
 if TYPE_CHECKING:
     from ..spark.pipelines import Run, RunDirectory, RunState, Spec
@@ -36,25 +26,28 @@ _WATCH_S = 1.0
 # What is no pipeline goes on in its own way.
 _GOES_ON = {"metrics": "the same command", "session": "its own program"}
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: .yaml or .py.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the pipeline is called.")]
-Once = Annotated[bool, typer.Option("--once", help="End when everything of now is done.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: a file .yaml or .py.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the pipeline, as in its file.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Do what is there now, then end.")]
 
 
+@with_spark_flags
 def run(
     file: File,
     once: Once = False,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
+    flags: Flags = NO_FLAGS,
     verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Run a pipeline from a file, going on where it was, until it ends or is stopped."""
-    flags = Flags(master, conf, packages, jars, py_files, once, namesrv)
+    """Run a pipeline file.
+
+    It goes on where it was, and runs until it ends by itself or is stopped: with Ctrl-C, or with
+    `skylark pipeline stop NAME` from elsewhere. docs/pipelines.md says what such a file has.
+    """
+    flags = replace(flags, once=once, namesrv=namesrv)
     execute(file, flags, verbose=verbose, as_json=json)
 
 
@@ -62,18 +55,16 @@ def execute(file: Path, flags: Flags, *, verbose: bool, as_json: bool) -> None:
     """Run a pipeline file to its end."""
     from ..spark.pipelines import Run
 
-    settings = flags.settings()
     spec = _loaded(file, flags.namesrv)
     spec = spec.once() if flags.once else spec
     with Run(spec, file=str(file.absolute()), flags=asdict(flags)) as one:
-        follow(one, spec, flags, settings, verbose=verbose, as_json=as_json)
+        follow(one, spec, flags, verbose=verbose, as_json=as_json)
 
 
 def follow(
     run: Run,
     spec: Spec,
     flags: Flags,
-    settings: dict[str, str],
     *,
     verbose: bool,
     as_json: bool,
@@ -85,7 +76,7 @@ def follow(
         check_spec(spec)
     say(f"{spec.name}: Spark starts; progress is kept in {spec.checkpoint}")
     reporter = None if as_json else Reporter()
-    settings = {**spec.settings, **settings}
+    settings = {**spec.settings, **flags.settings()}
     with (
         stopping_by_signal("Spark's start") as stop,
         spark_session(spec.name, flags, settings, verbose=verbose) as spark,
@@ -136,27 +127,27 @@ def at(spec: Spec, namesrv: str) -> Spec:
     )
 
 
+@with_spark_flags
 def validate(
     file: File,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no brokers.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no servers whether the topics are there.")
+    ] = False,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
+    flags: Flags = NO_FLAGS,
     verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Check a pipeline without running it: the file, the topics, and Spark's plan of it."""
+    """Check a pipeline file without running it.
+
+    Reads the file, asks the servers for its topics, and has Spark analyse every query.
+    """
     from ..spark.pipelines.plans import Plan
 
-    flags = Flags(master, conf, packages, jars, py_files, namesrv=namesrv)
-    settings = flags.settings()
     spec = _loaded(file, namesrv)
     if not offline:
         check_spec(spec)
-    settings = {**spec.settings, **settings}
+    settings = {**spec.settings, **flags.settings()}
     with spark_session(spec.name, flags, settings, verbose=verbose) as spark:
         plan = Plan(spec, spark, None)
         rows = []
@@ -174,11 +165,14 @@ def validate(
 def stop(
     name: Name,
     wait_s: Annotated[
-        int, typer.Option("--wait", metavar="SECONDS", help="How long to wait for its end.")
+        int, typer.Option("--wait", metavar="SECONDS", help="The longest to wait for its end.")
     ] = 90,
     json: asking.Json = False,
 ) -> None:
-    """Stop a pipeline after the micro-batch that is under way; resume goes on from there."""
+    """Stop a pipeline or replay that runs.
+
+    The micro-batch under way is finished first; `resume` goes on from there.
+    """
     from ..spark.pipelines import RunDirectory
 
     directory = RunDirectory.default()
@@ -214,7 +208,10 @@ def _way_on(state: RunState) -> str:
 
 
 def resume(name: Name, verbose: Verbose = False, json: asking.Json = False) -> None:
-    """Run a pipeline again as it was run last, from where it was."""
+    """Go on with what was stopped, killed or has failed.
+
+    A pipeline or replay is run again with the same file and flags, from where it was.
+    """
     from ..spark.pipelines import RunDirectory
 
     directory = RunDirectory.default()

@@ -1,9 +1,8 @@
-"""Spark for one command: its flags, a session, and why it did not start; the servers before it."""
+"""Spark for one command: a session, and why it did not start; the servers before it."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import logging
 import os
 import re
@@ -12,13 +11,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import ConfigError, SkylarkError, TransportError
+from .pipeline_flags import Flags
 from .pipeline_signals import kept_handlers
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOCAL = "local[2,4]"  # Two cores, and a task may fail four times: workers are killed, too.
-_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CHECK_RETRY_MS = 5_000
 _CHECK_TIMEOUT_MS = 5_000
 _PAUSE_S = 0.5
@@ -47,79 +43,6 @@ _TELLING = (
 )
 _JAVA_PREFIX = re.compile(r"^(?:[a-z_]\w*\.)+[A-Z]\w*: ")
 _LINE_CHARS_MAX = 300
-
-Master = Annotated[
-    str | None, typer.Option("--master", help="Spark's master; local on two cores if not set.")
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
-]
-Packages = Annotated[
-    str | None, typer.Option("--packages", metavar="G:A:V,…", help="Java packages for Spark.")
-]
-Jars = Annotated[str | None, typer.Option("--jars", metavar="FILE,…", help="Jars for Spark.")]
-PyFiles = Annotated[
-    str | None, typer.Option("--py-files", metavar="FILE,…", help="Python files for its workers.")
-]
-BodyMode = Annotated[
-    str | None,
-    typer.Option(
-        "--body-mode",
-        metavar="MODE",
-        help="Bodies that do not expand: failfast ends it (as if not set), permissive has null, "
-        "dropmalformed no row.",
-    ),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show all that Spark says.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """What goes to Spark as it is; kept so that `resume` does the same, from whatever folder."""
-
-    master: str | None = None
-    conf: list[str] | None = None
-    packages: str | None = None
-    jars: str | None = None
-    py_files: str | None = None
-    once: bool = False
-    namesrv: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "jars", _absolute("--jars", self.jars))
-        object.__setattr__(self, "py_files", _absolute("--py-files", self.py_files))
-
-    def settings(self) -> dict[str, str]:
-        """As settings of Spark."""
-        found = {}
-        for key, value in (
-            ("spark.jars.packages", self.packages),
-            ("spark.jars", self.jars),
-            ("spark.submit.pyFiles", self.py_files),
-        ):
-            if value is not None:
-                found[key] = value
-        for one in self.conf or ():
-            name, equals, value = one.partition("=")
-            if not equals or not name:
-                raise ConfigError(f"--conf {one!r}: KEY=VALUE is needed")
-            found[name] = value
-        return found
-
-
-def _absolute(option: str, text: str | None) -> str | None:
-    """Files of this machine by their whole paths; Spark would pass over one that is missing."""
-    if text is None:
-        return None
-    found = []
-    for name in filter(None, map(str.strip, text.split(","))):
-        if not _REMOTE.match(name):
-            path = os.path.abspath(os.path.expanduser(name))
-            if not os.path.exists(path) and not glob.glob(path):
-                raise ConfigError(f"{option} {name}: there is no such file")
-            name = path
-        found.append(name)
-    return ",".join(found)
 
 
 def say(text: str) -> None:
@@ -279,17 +202,6 @@ def cluster_of(namesrv: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
-
-
-def body_options(mode: str | None) -> dict[str, str]:
-    """The option of --body-mode, checked before Spark starts; raises ConfigError."""
-    from ..spark.options import read_options
-
-    if mode is None:
-        return {}
-    found = {"bodyMode": mode}
-    read_options({"namesrv": "localhost:9876", "topic": "any", **found}, is_stream=False)
-    return found
 
 
 def require_topics(namesrv: str, topics: Sequence[str] = ()) -> None:

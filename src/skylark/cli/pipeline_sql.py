@@ -12,17 +12,16 @@ import typer
 
 from ..errors import ConfigError, SkylarkError
 from . import asking, render
-from .pipeline_signals import ended_by_signal
-from .pipeline_spark import (
+from .pipeline_flags import (
+    NO_FLAGS,
     BodyMode,
-    Conf,
     Flags,
-    Master,
+    Verbose,
     body_options,
-    require_topics,
-    say,
-    spark_session,
+    with_spark_flags,
 )
+from .pipeline_signals import ended_by_signal
+from .pipeline_spark import require_topics, say, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,38 +31,49 @@ _ASKING = ("Describe", "Explain", "Show")  # Commands that change nothing.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
+@with_spark_flags
 def sql(
-    query: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; topics are tables.")],
+    query: Annotated[str, typer.Argument(metavar="SQL", help="A query; topics are its tables.")],
     topic: Annotated[
         str | None,
-        typer.Option("-t", "--topic", metavar="TOPIC[,TOPIC]", help="Topics; else as in the SQL."),
+        typer.Option(
+            "-t", "--topic", metavar="TOPIC[,TOPIC]", help="Topics that the query does not name."
+        ),
     ] = None,
     root: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="An archive to read as well.")
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="DIR",
+            help="Read this archive as well: it and the log are one table.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows to show.")] = 1000,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, metavar="ROWS", help="The most rows to show.")
+    ] = 1000,
     body_mode: BodyMode = None,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
+    flags: Flags = NO_FLAGS,
+    verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Ask topics with SQL: archive and live log are one table."""
+    """Ask topics with SQL.
+
+    Such as: skylark pipeline sql "select tag, count(*) from OrderTopic group by tag"
+    """
     from ..spark import archive as archives
     from ..spark.catalogue import Catalogue
     from ..spark.pipelines.causes import as_error
 
     given = [] if topic is None else topics_of(topic)
     options = body_options(body_mode)
-    flags = Flags(master, conf)
-    settings = flags.settings()
     addresses = asking.addresses(namesrv)
     if root is None:
         require_topics(addresses, given)
     else:  # A topic may be in there alone.
         Catalogue(root).require()
         require_topics(addresses)
-    with spark_session("sql", flags, settings) as spark, ended_by_signal():
+    with spark_session("sql", flags, flags.settings(), verbose=verbose) as spark, ended_by_signal():
         try:
             _require_query(spark, query)
             there = {name.lower() for name in given}  # SQL does not tell cases apart.

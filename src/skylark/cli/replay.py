@@ -12,22 +12,10 @@ import typer
 from ..admin import NEWEST
 from ..errors import ConfigError
 from . import asking, render
+from .pipeline_flags import NO_FLAGS, Flags, Verbose, with_spark_flags
 from .pipeline_progress import Reporter
 from .pipeline_signals import ended_by_signal, stopping_by_signal
-from .pipeline_spark import (
-    Conf,
-    Flags,
-    Jars,
-    Master,
-    Packages,
-    PyFiles,
-    Verbose,
-    make_folder,
-    require_target,
-    require_topics,
-    say,
-    spark_session,
-)
+from .pipeline_spark import make_folder, require_target, require_topics, say, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,53 +24,96 @@ if TYPE_CHECKING:
     from ..spark.replay import Selection
 
 
+@with_spark_flags
 def replay(
-    topic: Annotated[str, typer.Argument(help="The topic whose messages are sent again.")],
-    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where they go.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="The topic whose messages are sent again.")
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="TOPIC", help="The topic that they are sent to.")
+    ],
     archive: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="Its archive; else the log only.")
+        str | None,
+        typer.Option(
+            "--archive", metavar="DIR", help="Read its archive and the log; else the log only."
+        ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later.")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Only those stored then or later: 2026-11-15T08:00, or 30m for half an hour ago.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Stored before then; else now.")
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="Only those stored before then; now if not set."
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="With this key.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="With this tag.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="Only those with this tag.")
+    ] = None,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="For which this is true.")
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="SQL",
+            help="Only those for which this is true, such as 'queue_id = 0'.",
+        ),
     ] = None,
     rate: Annotated[
-        int | None, typer.Option("--rate", min=1, help="At most so many messages a second.")
+        int | None,
+        typer.Option("--rate", metavar="COUNT", min=1, help="The most messages in any second."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="What it is called; made of its words if not set.")
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Its name for status, stop and resume; one is made up if not set.",
+        ),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="DIR", help="Where progress is kept.")
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Where progress is kept; in the run directory if not set.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many they are.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also into the topic itself.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many they are; send none.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow to send them to the same topic.")
+    ] = False,
     to_namesrv: Annotated[
-        str | None, typer.Option("--to-namesrv", metavar="ADDRESSES", help="Another cluster.")
+        str | None,
+        typer.Option(
+            "--to-namesrv",
+            metavar="ADDRESSES",
+            help="The name servers of another cluster to send to.",
+        ),
     ] = None,
     yes: asking.Yes = False,
     namesrv: asking.NameServer = None,
-    master: Master = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
+    flags: Flags = NO_FLAGS,
     verbose: Verbose = False,
     json: asking.Json = False,
 ) -> None:
-    """Send messages of a topic again, exactly once, by time, key, tag or SQL."""
+    """Send messages of the past again.
+
+    Chosen by time, key, tag or SQL, each is sent exactly once. It says how many they are and asks
+    before it sends them. `resume`, or the same command, goes on with a replay that has not ended.
+    """
     from ..spark.pipelines import RunDirectory
     from ..spark.replay import Selection, default_name
 
-    flags = Flags(master, conf, packages, jars, py_files)
-    flags.settings()  # Wrong use is said before Spark starts.
     now_ms = time.time_ns() // 1_000_000
     source = asking.addresses(namesrv)
     selection = Selection(

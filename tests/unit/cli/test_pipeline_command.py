@@ -5,18 +5,21 @@ import json
 import os
 import signal
 import socket
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import pytest
 
-from skylark.cli import exits, pipeline_runs, pipeline_spark
+from skylark.cli import exits, pipeline, pipeline_runs, pipeline_spark
 from skylark.cli.main import main
+from skylark.cli.pipeline_flags import Flags
 from skylark.cli.pipeline_progress import Reporter, errors_of, fraction, line, rows_of
-from skylark.cli.pipeline_spark import Flags
 from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, TransportError
+from skylark.spark.catalogue import Catalogue, Entry
 from skylark.spark.pipelines import RunDirectory, RunState
 from skylark.spark.pipelines.state import SinkState
 
+COMMANDS = pipeline.app.registered_commands
 FILE = """\
 name: orders
 checkpoint: state
@@ -58,6 +61,10 @@ def said(capsys, *words):
         (("archive", "a b", "--archive", "lake"), "topic name 'a b' contains ' '"),
         (("archive", " , ", "--archive", "lake"), "name at least one topic"),
         (("archive", "T", "--archive", "lake", "--every", "soon"), "--every 'soon': an interval"),
+        (("archive", "T", "--archive", "lake", "--table", "t"), "--table goes with --table-format"),
+        (("sql", "select 1", "--conf", "x"), "--conf 'x': KEY=VALUE is needed"),
+        (("sql", "select 1", "--py-files", "no.py"), "--py-files no.py: there is no such file"),
+        (("compact", "--archive", "none", "--packages", "g:a:1"), "there is none; make it with"),
         (("mirror", "T", "--to", "127.0.0.1:1", "--checkpoint", "c"), "cannot be copied to itself"),
         (("sql", "select 1", "-t", "a b"), "topic name 'a b' contains ' '"),
         (("sql", "select 1", "--archive", "none"), "there is none; make it with"),
@@ -92,6 +99,71 @@ def test_servers_that_do_not_answer_are_exit_3_before_spark_starts(
     assert code == exits.NOT_REACHABLE
     assert "127.0.0.1:1: " in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("command", ["", *(one.callback.__name__ for one in COMMANDS)])
+def test_help_says_what_a_flag_takes_in_words_of_its_own(capsys, command):
+    assert main(["pipeline", *filter(None, [command]), "--help"]) == 0
+    out = capsys.readouterr().out
+    flags = [line for line in out.splitlines() if line.lstrip().startswith("-")]
+    assert flags
+    assert not [line for line in flags if "<" in line], "a kind of Python's"
+    assert "..." not in out.partition("Options:")[2], "the first sentence of each is shown whole"
+
+
+class _NoServers:
+    """Servers that have every topic, as far as commands ask before Spark starts."""
+
+    def brokers(self):
+        return {}
+
+    def queues(self, topics):
+        return []
+
+    def writable_queues(self, topic):
+        return []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "{dir}/rates.yaml"),
+        ("validate", "{dir}/rates.yaml"),
+        ("sql", "select 1"),
+        ("replay", "T", "--to", "U", "--yes"),
+        ("archive", "T", "--archive", "{dir}/new"),
+        ("compact", "--archive", "{dir}/lake"),
+        ("mirror", "T", "--as", "U", "--to", "127.0.0.1:1", "--checkpoint", "{dir}/c"),
+        ("metrics", "--table", "{dir}/t"),
+    ],
+)
+def test_every_command_that_runs_spark_hands_all_its_flags_to_it(
+    capsys, tmp_path, monkeypatch, words
+):
+    (tmp_path / "rates.yaml").write_text(FILE.replace("topic: T", "format: rate, stream: true"))
+    Catalogue(tmp_path / "lake").add(Entry(0, 0, (), {}))
+    for name in ("x.jar", "y.py"):
+        (tmp_path / name).touch()
+    started = []
+
+    def start(name, flags, settings, *, verbose):
+        started.append((flags.master, settings, verbose))
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(pipeline_spark, "_started", start)
+    monkeypatch.setattr(pipeline_spark, "cluster_of", lambda _: nullcontext(_NoServers()))
+    flags = ("--master", "local[1]", "--conf", "a.b=c", "--conf", "d.e=f", "--packages", "g:a:1",
+             "--jars", "{dir}/x.jar", "--py-files", "{dir}/y.py", "--verbose")  # fmt: skip
+    code, line = said(capsys, *(word.format(dir=tmp_path) for word in (*words, *flags)))
+    assert (code, line.splitlines()[-1]) == (exits.WRONG_USE, "skylark: seen enough")
+    settings = {
+        "spark.jars.packages": "g:a:1",
+        "spark.jars": f"{tmp_path}/x.jar",
+        "spark.submit.pyFiles": f"{tmp_path}/y.py",
+        "a.b": "c",
+        "d.e": "f",
+    }
+    assert started == [("local[1]", settings, True)]
 
 
 def test_a_file_where_a_folder_should_be_is_said_so(capsys, tmp_path, monkeypatch):

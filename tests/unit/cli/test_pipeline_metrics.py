@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from skylark.cli import pipeline_metrics
+from skylark.cli.main import main
 from skylark.errors import ConfigError
 from skylark.spark.metrics.rows import MINUTE_MS, Metric, Row, added, to_table
 from skylark.spark.metrics.table import MetricTable
@@ -33,6 +34,12 @@ def test_the_table_is_shown_without_spark(
     )
     with pytest.raises(ConfigError, match="allowed are messages, latency"):
         pipeline_metrics.metrics(str(tmp_path), show=True, metric="speed", since="1h")
+
+
+def test_help_names_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "metrics", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [one.value for one in Metric if one.value not in shown] == []
 
 
 def test_spans_are_numbers_with_a_unit() -> None:
