@@ -28,6 +28,7 @@ ROWS = {
     "SC": 14,
     "HA": 11,
     "FI": 16,
+    "PL": 6,
 }
 MARKS = {"tested by", "measured by", "in part; the rest later", "note only"}
 
