@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 from contextlib import nullcontext
@@ -337,6 +338,95 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_last_one():
     first, last = stream.getvalue().splitlines()
     assert first.endswith("no micro-batch yet")
     assert last.split()[:2] == ["p/out", "done"]
+
+
+class Terminal(io.StringIO):
+    """Shows what a person sees: it knows the four things that a Reporter writes."""
+
+    _WORDS = re.compile(r"\x1b\[(\d*)([AJK])|(\n)|([^\x1b\n]+)")
+
+    def isatty(self):
+        return True
+
+    def screen(self):
+        lines, at = [""], 0
+        for word in self._WORDS.finditer(self.getvalue()):
+            number, command, is_newline, text = word.groups()
+            if command == "A":
+                at -= int(number)
+            elif command == "K":
+                lines[at] = ""
+            elif command == "J":
+                del lines[at + 1 :]
+                lines[at] = ""
+            elif is_newline:
+                at += 1
+                lines += [""] * (at + 1 - len(lines))
+            else:
+                lines[at] = text + lines[at][len(text) :]
+        return lines
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    return Terminal()
+
+
+def test_a_terminal_shows_a_bar_for_each_sink_that_moves_in_its_place(terminal):
+    reporter = Reporter(terminal)
+    sinks = {name: SinkState(rows=10, lag=30, batch=0, batch_ms=500) for name in ("out", "files")}
+    state = RunState("p", status="running", sinks=sinks)
+    reporter(state)
+    assert terminal.screen() == [
+        "p/out  running   [######..................]  25%  10 rows in, 30 left, 0 rows/s",
+        "p/files  running   [######..................]  25%  10 rows in, 30 left, 0 rows",
+        "",
+    ], "each is cut to one line, or the next one would be drawn in a wrong place"
+    sinks["out"].rows, sinks["out"].lag = 20, 20
+    reporter(state)
+    first, second, last = terminal.screen()
+    assert first.startswith("p/out  running   [############............]  50%")
+    assert second.startswith("p/files  running   [######......")
+    assert last == ""
+
+
+def test_a_line_that_comes_between_stays_above_what_is_drawn_after_it(terminal):
+    reporter = Reporter(terminal)
+    state = RunState("p", status="running", sinks={"out": SinkState()})
+    reporter(state)
+    print("stopping after this micro-batch", file=terminal)
+    reporter.begin_below()
+    state.status = "stopped"
+    reporter(state)
+    assert terminal.screen() == [
+        "p/out  running   no micro-batch yet",
+        "stopping after this micro-batch",
+        "p/out  stopped   no micro-batch yet",
+        "",
+    ]
+
+
+def test_watching_on_a_terminal_leaves_nothing_of_what_has_gone(terminal):
+    reporter = Reporter(terminal)
+    error = " ".join(["no city"] * 15)
+    broken = RunState("broken", status="failed", error=error)
+    orders = RunState("orders", status="running", sinks={"out": SinkState()})
+    reporter.states([broken, orders])
+    head, *wrapped, run, last = terminal.screen()
+    assert (head, run, last) == ("broken  failed", "orders/out  running   no micro-batch yet", "")
+    assert len(wrapped) == 2
+    assert " ".join(wrapped) == f"broken: {error}"
+    reporter.states([orders])
+    assert terminal.screen() == [run, ""]
+
+
+def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    Reporter(terminal).states([RunState("p", status="running")])
+    assert terminal.getvalue() == "p  running\n"
 
 
 def test_an_error_that_is_of_a_sink_is_said_once():
