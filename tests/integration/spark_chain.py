@@ -358,6 +358,12 @@ class Chain:
         ]
         places = [(row.broker, row.queue_id, row.offset) for row in sent]
         assert len(set(places)) == len(places) >= self._sent
+        cluster = Cluster(Access(self.servers.address))
+        try:  # What is read is also what the brokers say that there is.
+            assert len(sent) == sum(ends(cluster, SOURCE).values())
+            assert len(copied) == sum(ends(cluster, SINK).values())
+        finally:
+            cluster.close()
         return findings
 
 

@@ -16,6 +16,7 @@ from broker_ports import free_port
 import skylark
 from skylark.model.message import Message
 from skylark.spark import java_environment, python_environment
+from skylark.spark.sessions import DEFAULTS
 
 # Spark's own Python leaves sockets to the collector; none of that is ours.
 SPARKS_WARNINGS = [
@@ -25,13 +26,7 @@ SPARKS_WARNINGS = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SETTINGS = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.python.authenticate.socketTimeout": "60s",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    **DEFAULTS,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # A short life: the quick compiler and the plain collector start sooner.

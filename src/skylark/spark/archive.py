@@ -432,7 +432,10 @@ def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) ->
         files = _files_in(catalogue.root, folder)
     before = sum(file.rows for entry in group for file in entry.files)
     after = sum(file.rows for file in files)
-    assert before == after, f"{before} rows were to be put together, {after} were"
+    if before != after:  # Nothing has changed yet: the files that were there stay.
+        raise StoreUnreadable(
+            str(folder), f"has {after} of the {before} rows that were put together there"
+        )
     catalogue.replace(group, Entry(first, last, tuple(files), dict(group[-1].ends)))
 
 
