@@ -195,6 +195,29 @@ class Chain:
             "findings": findings,
         }
 
+    def run_two(self, rows: int) -> dict[str, Any]:
+        """Run two drivers with the same checkpoints, until one dies; counts and findings."""
+        with self.servers:
+            self._send(self._rows_max)
+            rival = self._new_driver()
+            self._driver = self._new_driver()
+            try:
+                for driver in (rival, self._driver):
+                    driver.go()
+                while self._sent < rows or not self._failures():
+                    assert self._sent < 20 * rows, "they do not get in each other's way"
+                    self._send(20)
+                    time.sleep(0.2)
+                rival.close()
+                findings = self._drain()
+                if self._driver.stop() != 0:
+                    findings.append("the last driver did not end well")
+                findings += self._compare()
+            finally:
+                for driver in (rival, self._driver):
+                    driver.close()
+        return {"rows": self._sent, "failures": self._failures(), "findings": findings}
+
     # Drivers.
 
     def _new_driver(self) -> Driver:

@@ -63,3 +63,9 @@ def test_chains_under_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     # Only processes of a query itself end it: brokers come back, and tasks are done again.
     own = [kill for kill in KILLS if kill.victim == "worker" and kill.step not in IN_TASKS]
     assert outcome["query_restarts"] <= len(own), outcome["failures"]
+
+
+def test_two_drivers_with_one_checkpoint_lose_and_double_nothing(tmp_path: Path) -> None:
+    outcome = Chain(tmp_path, seed=2).run_two(400)
+    assert outcome["findings"] == []
+    assert outcome["failures"], "nobody noticed the other"
