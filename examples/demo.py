@@ -183,6 +183,7 @@ async def fail_some(mq: Client) -> None:
 
 
 async def main() -> None:
+    """From start to end."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="skylark-demo-") as directory:
         print("1. A name server and a broker start.")
