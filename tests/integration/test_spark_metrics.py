@@ -274,7 +274,7 @@ def test_a_table_equals_its_source_whatever_comes_twice_and_whenever_it_dies(
         """binary('{"op": "insert", "seq": 9}') as body"""
     )
     table = ChangeTable(tmp_path / "customers [1]", key="id", columns="id int, name string")
-    with pytest.raises(Exception, match="CustomerChanges/a/0 offset 7 is no change"):
+    with pytest.raises(Exception, match="topic CustomerChanges broker a queue 0 offset 7 is no"):
         table.apply(broken)
 
 

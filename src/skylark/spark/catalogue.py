@@ -28,7 +28,8 @@ An entry:
 
     {"first": 12, "last": 12, "files": [{"path", "topic", "rows", "bytes"}], "ends": offsets}
 
-`ends` is the next offset of every queue after the batch: where the live log takes over.
+`ends` is the next offset of every queue after the batch: where the live log takes over. Entries of
+a change table have `table` besides: {"key", "columns", "buckets"}, as which it was made.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class Entry:
     last: int
     files: tuple[ArchivedFile, ...]
     ends: Offsets
+    table: Mapping[str, Any] = field(default_factory=dict)  # As which a table was made.
 
     @property
     def name(self) -> str:
@@ -118,7 +120,7 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """As it is on the disk."""
-        value = {
+        value: dict[str, Any] = {
             "first": self.first,
             "last": self.last,
             "files": [
@@ -127,6 +129,8 @@ class Entry:
             ],
             "ends": to_json(self.ends),
         }
+        if self.table:
+            value["table"] = dict(self.table)
         return json.dumps(value, indent=1).encode()
 
 
@@ -148,6 +152,7 @@ def read_entry(path: Path) -> Entry:
                 for f in value["files"]
             ),
             from_json(value["ends"]),
+            dict(value.get("table", {})),
         )
     except FileNotFoundError:
         raise
