@@ -20,7 +20,7 @@
     members     2 runs of whole brokers in a Raft group, tables and locks too     I09 I10 I19 I22
     transactions  10 runs of transactions under crashes, 60 crashes           I18
     spark       50 kills of drivers, workers and brokers under chains of Spark  I31
-                jobs, 10,000 rows; ten units are enough, some minutes each
+                jobs, 100,000 rows; ten units are enough, some minutes each
     prove       one run of `skylark prove`, 20 s of faults; the configurations in turn   4.1 to 4.4
     planted     every planted bug, whatever the scale                           4.5
 
@@ -240,7 +240,7 @@ def transaction_run(seed: int) -> transaction_crashes.Story:
 
 def spark(seed: int) -> dict[str, Any]:
     # Now and then a victim is gone before it is killed: a few more than are promised.
-    outcome = _killed(SPARK_CHAIN, seed, "--kills", "52", "--rows", "10000")
+    outcome = _killed(SPARK_CHAIN, seed, "--kills", "52", "--rows", "100000")
     outcome.pop("seconds", None)
     return outcome
 
