@@ -1,7 +1,12 @@
-"""The jobs on a real standalone Spark cluster; one of its two workers is lost in the middle."""
+"""A command and the jobs on a real standalone Spark cluster; in the end one of its two workers is
+lost in the middle.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -30,6 +35,11 @@ pytestmark = [pytest.mark.interop, *SPARKS_WARNINGS]
 ROWS = 2_000
 ROWS_MAX = 100
 LIMIT_S = 240.0
+CLUSTER_SETTINGS = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +49,19 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 
 
 @pytest.fixture(scope="module")
-def spark(standalone: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def earlier(standalone: Standalone) -> list[int]:
+    """How many executors each worker has started before there was a session of these tests."""
+    return [standalone.executors(number) for number in range(2)]
+
+
+@pytest.fixture(scope="module")
+def spark(
+    standalone: Standalone, earlier: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     spark = start_spark(
         tmp_path_factory.mktemp("warehouse"),
         standalone.url,
-        {
-            "spark.executor.cores": "1",
-            "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        },
+        CLUSTER_SETTINGS,
     )
     yield spark
     spark.stop()
@@ -84,8 +98,30 @@ def wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def test_a_command_runs_on_the_cluster_that_its_master_names(
+    standalone: Standalone, servers: Servers, tmp_path: Path
+) -> None:
+    fill(servers, "Asked")
+    before = [standalone.executors(number) for number in range(2)]
+    words = ["--master", standalone.url, "-n", servers.address, "--json"]
+    for name, value in CLUSTER_SETTINGS.items():
+        words += ["--conf", f"{name}={value}"]
+    query = "select queue_id, count(distinct body) as bodies from Asked group by queue_id"
+    done = subprocess.run(
+        [sys.executable, "-m", "skylark.cli", "pipeline", "sql", query, *words],
+        env={**os.environ, "SKYLARK_RUN_DIR": str(tmp_path / "run")},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) > 1
+    assert sum(row["bodies"] for row in rows) == ROWS
+    after = [standalone.executors(number) for number in range(2)]
+    assert all(late > early for late, early in zip(after, before, strict=True)), "both workers work"
+
+
 def test_a_worker_that_is_lost_in_the_middle_changes_nothing(
-    spark: Any, standalone: Standalone, servers: Servers, tmp_path: Path
+    spark: Any, standalone: Standalone, earlier: list[int], servers: Servers, tmp_path: Path
 ) -> None:
     fill(servers, "ClusterFrom")
     lake = tmp_path / "lake"
@@ -114,7 +150,8 @@ def test_a_worker_that_is_lost_in_the_middle_changes_nothing(
             lambda: copied(asking) >= ROWS // 5 and len(Catalogue(lake).entries()) >= 3,
             "both jobs come to their middle",
         )
-        assert all(standalone.executors(number) for number in range(2)), "both workers work"
+        now = [standalone.executors(number) for number in range(2)]
+        assert all(late > early for late, early in zip(now, earlier, strict=True)), "both work"
         assert standalone.kill_worker(1) >= 3, "with its executor, and that one's Python"
         assert copied(asking) < ROWS, "it was in the middle"
         for query in (into_topic, into_archive):
