@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -11,15 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.clock import SystemClock
-from skylark.errors import ConfigError, LocalProtocolError
+from skylark.errors import ConfigError
+from skylark.model.message import RESERVED_PROPERTIES
+from skylark.model.topic import SYSTEM_TOPICS, UNSENDABLE_TOPICS
 from skylark.protocol.batch import decode_batch
 from skylark.protocol.message_id import UniqueIdGenerator
 from skylark.protocol.properties import parse_properties
+from skylark.spark import mirror, replay
 from skylark.spark import rows as module
 from skylark.spark.rows import PureRows, plain_rows, single_rows
 
 MARK = b"0A0000010203040506070809000102"
-TEXTS = st.one_of(st.none(), st.text(max_size=12), st.just("o-1 o-2"))
+TEXTS = st.one_of(
+    st.none(),
+    st.text(max_size=12),
+    st.sampled_from(["o-1 o-2", "A||B", "A|B|", "||", " ", "\x1f", "\u2003", "\u3000\x85", "їжа"]),
+)
 BODIES = st.one_of(st.none(), st.binary(max_size=40)) | st.binary(max_size=40)
 
 
@@ -109,20 +117,119 @@ def test_rows_that_say_more_are_looked_at_one_by_one(columns: dict[str, pa.Array
     assert plain_rows(pa.RecordBatch.from_pydict(columns)) is None
 
 
-def test_what_cannot_be_sent_is_left_to_the_one_that_says_why() -> None:
+def one(**columns: Any) -> dict[str, str]:
+    """The properties of a row that is looked at by itself."""
+    maps = pa.map_(pa.string(), pa.string())
+    arrays = {
+        name: pa.array([value], maps) if isinstance(value, dict) else pa.array([value])
+        for name, value in {"body": b"x", **columns}.items()
+    }
+    (row,) = single_rows(pa.RecordBatch.from_pydict(arrays), "T", ids())
+    return dict(parse_properties(row.entry.properties))
+
+
+def refused(**columns: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        one(**columns)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("tag", ["t\x02u", "t\x01u", "A||B", "||", " ", "\u2003\t"])
+def test_what_cannot_be_sent_is_left_to_the_one_that_says_why(tag: str) -> None:
     batch = pa.RecordBatch.from_pydict(
-        {"body": pa.array([b"a", b"b", None]), "tag": pa.array(["t", "t\x02u", None])}
+        {"body": pa.array([b"a", b"b", None]), "tag": pa.array(["t", tag, None])}
     )
     found = plain_rows(batch)
     assert found is not None
     assert found.encode(0, 1 << 20, MARK, 0)[1] == 1
     assert found.encode(1, 1 << 20, MARK, 0) == (b"", 0)
     assert found.encode(2, 1 << 20, MARK, 0) == (b"", 0)
-    with pytest.raises(LocalProtocolError, match="separator"):
+    with pytest.raises(ConfigError, match="column tag: "):
         list(single_rows(batch.slice(1, 1), "T", ids()))
     with pytest.raises(ConfigError, match="column body"):
         list(single_rows(batch.slice(2), "T", ids()))
 
 
-def test_the_compiled_encoder_is_there_where_it_was_built() -> None:
-    assert module._rows is None or hasattr(module._rows, "Columns")
+@pytest.mark.parametrize("tag", ["A", "A|B", "|", " A", "їжа", "\u3000A", ""])
+def test_other_tags_are_sent_many_at_a_time(tag: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"a"] * 3), "tag": pa.array([tag] * 3)})
+    found = plain_rows(batch)
+    assert found is not None
+    assert found.encode(0, 1 << 20, MARK, 0)[1] == 3
+    assert one(tag=tag).get("TAGS", "") == tag
+
+
+@pytest.mark.parametrize("keys", [["a", None], [None], ["a", ""], ["a b"], ["a\x01"], ["\x02"]])
+def test_keys_that_are_none_are_refused_by_the_name_of_their_column(keys: list[Any]) -> None:
+    assert refused(keys=pa.array([keys], pa.list_(pa.string()))[0].as_py()).startswith(
+        "column keys: "
+    )
+
+
+def test_keys_are_an_array_or_one_text() -> None:
+    assert one(keys=["a", "b"])["KEYS"] == "a b"
+    assert one(keys="a b")["KEYS"] == "a b"
+    assert "KEYS" not in one(keys="")
+    assert refused(keys="a\x01b").startswith("column keys: ")
+
+
+@pytest.mark.parametrize(
+    "more", [{"a\x01": "1"}, {"a\x02": "1"}, {"": "1"}, {"a": "\x01"}, {"a": "\x02"}]
+)
+def test_properties_that_would_read_back_as_others_are_refused(more: dict[str, str]) -> None:
+    assert refused(properties=more).startswith("column properties: ")
+
+
+@pytest.mark.parametrize("name", sorted({*RESERVED_PROPERTIES, "SINK_ROW"}))
+def test_properties_that_the_system_sets_are_refused(name: str) -> None:
+    assert refused(properties={"a": "1", name: "2"}).startswith(
+        f"column properties: {name} is set by the system; "
+    )
+
+
+def test_the_refusal_names_all_of_a_row_and_the_columns_to_use() -> None:
+    found = refused(properties={"TAGS": "A", "n": "1", "CLUSTER": "c", "TIMER_DELAY_MS": "1"})
+    assert found == (
+        "column properties: TAGS, CLUSTER, TIMER_DELAY_MS are set by the system; leave them out, "
+        "and use column tag, deliver_time"
+    )
+    found = refused(properties={"CLUSTER": "c"})
+    assert found == "column properties: CLUSTER is set by the system; leave it out"
+
+
+@pytest.mark.parametrize("mark", ["MIRROR_ID", "REPLAY_ID"])
+def test_copies_keep_what_they_were_read_with(mark: str) -> None:
+    # A message that came back from a retry, or of a client that checks no tags, is copied too.
+    read = {"ORIGIN_MESSAGE_ID": "1", "RETRY_TOPIC": "T", "TIMER_OUT_MS": "5", "n": "1"}
+    found = one(tag="A||B", properties={**read, mark: "2"})
+    assert {**read, mark: "2", "TAGS": "A||B"}.items() <= found.items()
+    assert mark in ("MIRROR_ID", *replay._MARKS)
+
+
+def test_copies_are_made_without_what_no_row_may_have() -> None:
+    for name in module._OF_COLUMNS:
+        assert name in mirror.OWN_PROPERTIES
+        assert refused(properties={name: "1", "MIRROR_ID": "2"}).startswith("column properties: ")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        *("", "a b", "a/b", "../x", "тема", "x" * 128, "%RETRY%group", "%DLQ%group", "rmq_sys_x"),
+        *sorted(SYSTEM_TOPICS | UNSENDABLE_TOPICS),
+    ],
+)
+def test_topics_of_rows_are_checked_as_those_of_producers(topic: str) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"body": pa.array([b"a", b"b"]), "topic": pa.array(["OrderTopic", topic])}
+    )
+    found = single_rows(batch, None, ids())
+    assert next(found).topic == "OrderTopic"
+    with pytest.raises(ConfigError, match=r"^column topic: "):
+        next(found)
+
+
+def test_the_compiled_encoder_is_used_unless_the_pure_one_is_asked_for() -> None:
+    found = plain_rows(pa.RecordBatch.from_pydict({"body": pa.array([b"x"])}))
+    is_pure = os.environ.get("SKYLARK_PURE") == "1"
+    assert isinstance(found, PureRows) == is_pure, "not built? make install"

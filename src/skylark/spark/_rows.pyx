@@ -54,6 +54,25 @@ cdef inline bint _is_plain(const uint8_t *at, Py_ssize_t size) noexcept nogil:
     return size == 0 or (memchr(at, 1, size) == NULL and memchr(at, 2, size) == NULL)
 
 
+cdef bint _is_one_tag(const uint8_t *at, Py_ssize_t size) except -1:
+    """Whether a text is neither blank nor has a ||."""
+    cdef const uint8_t *end = at + size
+    cdef const uint8_t *bar = at
+    if size == 0:
+        return True
+    while True:
+        bar = <const uint8_t *>memchr(bar, 124, end - bar)
+        if bar == NULL or bar + 1 == end:
+            break
+        bar += 1
+        if bar[0] == 124:
+            return False
+    # No blank of Unicode's begins with any other byte.
+    if at[0] > 0x20 and at[0] not in (0xC2, 0xE1, 0xE2, 0xE3):
+        return True
+    return not (<const char *>at)[:size].decode("utf-8", "replace").isspace()
+
+
 cdef inline uint8_t *_put(uint8_t *at, const void *data, Py_ssize_t size) noexcept nogil:
     if size:
         memcpy(at, data, size)
@@ -123,6 +142,8 @@ cdef class Columns:
             if self.has_tag and not _is_null(&self.tag, row):
                 tag_bytes = _size(&self.tag, row)
                 if not _is_plain(_at(&self.tag, row), tag_bytes):
+                    break
+                if not _is_one_tag(_at(&self.tag, row), tag_bytes):
                     break
                 texts += 5 + tag_bytes + 1
             if self.has_keys and not _is_null(&self.keys, row):

@@ -8,6 +8,7 @@ beyond what the caller has promised.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +20,10 @@ from .offsets import QueueKey
 from .wire import Wire
 
 _BATCH_CODES = (RequestCode.SEND_BATCH_MESSAGE, RequestCode.STAGE_ROWS)
+# A refusal has one code for all that can be wrong with a message; these words are in what our
+# brokers and RocketMQ's say of its delivery time, and of its size.
+_OF_TIME = re.compile(r"timer", re.IGNORECASE)
+_OF_SIZE = re.compile(r"\b(bytes|length)\b")
 _HINT = (
     ". Its maxMessageSize is the limit of a body, and of a whole batch, where a row takes its "
     "body, its properties and 22 bytes: make batchBytes smaller"
@@ -93,10 +98,7 @@ class Outbox:
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            raise ConfigError(
-                f"broker {letter.queue.broker} refuses {len(letter.body)} bytes for "
-                f"{letter.queue}: {error.remark}{_HINT if letter.code in _BATCH_CODES else ''}"
-            ) from error
+            raise ConfigError(_refusal(letter, error.remark or "")) from error
 
     def _address(self, letter: Letter) -> str:
         queue, find = letter.queue, self._cluster.broker_address
@@ -117,3 +119,14 @@ class Outbox:
                 f"for good, `mqadmin deleteKvConfig -s SKYLARK -k queues.{queue.topic}` has the "
                 "queues of the topic counted anew, without it",
             ) from error
+
+
+def _refusal(letter: Letter, remark: str) -> str:
+    """What a broker does not take, by the name of the column or option that it is about."""
+    queue = letter.queue
+    if _OF_TIME.search(remark):
+        return f"column deliver_time: broker {queue.broker} refuses it for {queue}: {remark}"
+    if not _OF_SIZE.search(remark):
+        return f"broker {queue.broker} refuses rows for {queue}: {remark}"
+    hint = _HINT if letter.code in _BATCH_CODES else ""
+    return f"broker {queue.broker} refuses {len(letter.body)} bytes for {queue}: {remark}{hint}"

@@ -5,6 +5,7 @@
     topic          where it goes; the option topic where the column is not there or null
     tag, keys      properties; keys as one text or as an array
     properties     further properties; names that the system sets itself are refused
+                   but in copies, which keep what their originals were read with
     queue_id       the number of the queue, counted over all writable queues (numbering.py)
     sharding_key   rows with one key go to one queue, in the order of their task
     deliver_time   the message is delivered then
@@ -19,12 +20,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import ConfigError
-from ..model.message import Property
+from ..errors import ConfigError, InvalidName, LocalProtocolError
+from ..model.message import RESERVED_PROPERTIES, Property
+from ..model.names import check_topic_name
+from ..model.topic import is_dlq_topic, is_retry_topic, is_system_topic
 from ..protocol.batch import BatchEntry, encode_batch
 from ..protocol.message_id import UniqueIdGenerator
 from ..protocol.properties import (
@@ -48,13 +51,24 @@ if os.environ.get("SKYLARK_PURE") != "1":
 ROW_PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX - 1_024
 ROWS_MAX = 65_536  # Of one encoding: the counter of ids goes round after these.
 _PLAIN = frozenset({"body", "tag", "keys"})
-_OWN_PROPERTIES = frozenset(
-    {
-        Property.TAGS, Property.KEYS, Property.UNIQ_KEY, Property.WAIT, Property.DELAY,
-        Property.TRAN_MSG, Property.PGROUP, Property.REAL_TOPIC, Property.REAL_QID,
-        Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC,
-    }
-)  # fmt: skip
+# What a column or the sink itself says: these no row may have, not even a copy.
+_OF_COLUMNS: dict[str, str | None] = {
+    Property.TAGS: "tag",
+    Property.KEYS: "keys",
+    Property.DELAY: "delay_level",
+    Property.TIMER_DELIVER_MS: "deliver_time",
+    Property.TIMER_DELAY_MS: "deliver_time",
+    Property.TIMER_DELAY_SEC: "deliver_time",
+    **dict.fromkeys(
+        (
+            Property.UNIQ_KEY, Property.WAIT, Property.TRAN_MSG, Property.PGROUP,
+            Property.REAL_TOPIC, Property.REAL_QID,
+        )
+    ),
+}  # fmt: skip
+_OWN_PROPERTIES = RESERVED_PROPERTIES | {"SINK_ROW"}
+# A mirror and a replay copy what others have sent, who may have set what our producers refuse.
+_MARKS_OF_COPIES = frozenset({"MIRROR_ID", "REPLAY_ID"})
 
 
 class PlainRows(Protocol):
@@ -93,6 +107,8 @@ class PureRows:
             if body is None or any(
                 end in text for text in (tag, keys) if text for end in (NAME_END, VALUE_END)
             ):
+                break
+            if tag is not None and not _is_one_tag(tag):
                 break
             properties: dict[str, str | None] = {
                 Property.TAGS: tag,
@@ -158,6 +174,7 @@ def single_rows(
         name: batch.column(number).to_pylist() for number, name in enumerate(batch.schema.names)
     }
     nothing: Sequence[None] = [None] * batch.num_rows
+    checked: set[str] = set()  # Topics of these rows.
     for body, topic, tag, keys, more, number, sharding_key, deliver_at, level in zip(
         columns["body"],
         *(
@@ -171,28 +188,37 @@ def single_rows(
     ):  # fmt: skip
         if body is None:
             raise ConfigError("column body: a row has null; filter such rows out")
+        if topic is not None and topic not in checked:
+            _check_topic(topic)
+            checked.add(topic)
         name = topic if topic is not None else default_topic
         if name is None:
             raise ConfigError("column topic: a row has null, and there is no option topic")
         properties: dict[str, str] = {}
         for key, value in more or ():
             if key in _OWN_PROPERTIES:
-                raise ConfigError(
-                    f"column properties: {key} is set by the system; use the column made for it"
-                )
+                _check_properties([name for name, _ in more])
             if value is not None:
                 properties[key] = value
         if tag is not None:
+            if not _is_one_tag(tag) and not _is_copy(properties):
+                raise ConfigError(
+                    f"column tag: {tag[:80]!r} is blank or contains ||, so nobody could ask for "
+                    "it; a message has one tag, or none: null"
+                )
             properties[Property.TAGS] = tag
         if keys:
-            properties[Property.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+            properties[Property.KEYS] = keys if isinstance(keys, str) else _joined(keys)
         properties[Property.UNIQ_KEY] = ids.next()
         if deliver_at is not None:
             properties[Property.TIMER_DELIVER_MS] = str(max(0, int(deliver_at.timestamp() * 1_000)))
         if level:
             properties[Property.DELAY] = str(level)
         properties[Property.WAIT] = "true"
-        text = encode_text(format_properties(properties))
+        try:
+            text = encode_text(format_properties(properties))
+        except LocalProtocolError as error:
+            raise ConfigError(f"column {_unsound(properties)}: {error}") from error
         if len(text) > ROW_PROPERTIES_BYTES_MAX:
             raise ConfigError(
                 f"column {_largest(properties)}: properties, tag and keys of a row take "
@@ -207,10 +233,67 @@ def single_rows(
         )
 
 
+def _check_topic(name: str) -> None:
+    try:
+        check_topic_name(name)
+    except InvalidName as error:
+        raise ConfigError(f"column topic: {error}") from error
+    if is_system_topic(name) or is_retry_topic(name) or is_dlq_topic(name):
+        raise ConfigError(f"column topic: {name} is the system's own; choose another name")
+
+
+def _check_properties(names: Sequence[str]) -> None:
+    """Of a row that has some that the system sets itself; all of them are named at once."""
+    refused = _OF_COLUMNS.keys() if _is_copy(names) else _OWN_PROPERTIES
+    found = [name for name in names if name in refused]
+    if not found:
+        return
+    columns = dict.fromkeys(column for name in found if (column := _OF_COLUMNS.get(name)))
+    what = "is set by the system; leave it out"
+    if len(found) > 1:
+        what = "are set by the system; leave them out"
+    if columns:
+        what = f"{what}, and use column {', '.join(columns)}"
+    raise ConfigError(f"column properties: {', '.join(found)} {what}")
+
+
+def _is_copy(names: Iterable[str]) -> bool:
+    return not _MARKS_OF_COPIES.isdisjoint(names)
+
+
+def _is_one_tag(tag: str) -> bool:
+    """Whether consumers can ask for it; an empty one is none."""
+    return "||" not in tag and not tag.isspace()
+
+
+def _joined(keys: Sequence[str | None]) -> str:
+    """Keys as the property has them, with blanks between; raises ConfigError."""
+    for key in keys:
+        if not key:
+            raise ConfigError("column keys: an array has a null or an empty key; filter such out")
+        if " " in key:
+            raise ConfigError(
+                f"column keys: {key[:80]!r} has a blank, so it would be several keys; give each "
+                "as an element of its own"
+            )
+    return " ".join(keys)  # type: ignore[arg-type]
+
+
+def _column_of(name: str) -> str:
+    return {Property.TAGS: "tag", Property.KEYS: "keys"}.get(name, "properties")
+
+
+def _unsound(properties: Mapping[str, str]) -> str:
+    """The column of the first property that would read back as something else."""
+    for name, value in properties.items():
+        if not name or any(end in text for text in (name, value) for end in (NAME_END, VALUE_END)):
+            return _column_of(name)
+    raise AssertionError("each of them reads back as it is")
+
+
 def _largest(properties: Mapping[str, str]) -> str:
     """The column that has most of a row's properties."""
     sizes = dict.fromkeys(("properties", "tag", "keys"), 0)
     for name, value in properties.items():
-        column = {Property.TAGS: "tag", Property.KEYS: "keys"}.get(name, "properties")
-        sizes[column] += len(encode_text(value))
+        sizes[_column_of(name)] += len(encode_text(value))
     return max(sizes, key=sizes.__getitem__)
