@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceReader
 from skylark.protocol.codes import RequestCode
 from skylark.spark import source as sources
 from skylark.spark import wire as wires
+from skylark.spark.offsets import Range
 from skylark.spark.schema import COLUMNS, EXTRA_COLUMNS, arrow_schema
 from skylark.spark.source import SkylarkDataSource
 
@@ -82,13 +83,28 @@ class BatchReading:
         body: types.DataType | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
+        reader = self._reader(filters, columns, body, options)
+        parts = pickled(reader).partitions()
+        self.tasks = len(parts)
+        return [row for part in parts for row in read_part(reader, part)]
+
+    def planned(self, *filters: Any, **options: Any) -> list[Range]:
+        """What tasks are told to read."""
+        reader = self._reader(filters, tuple(COLUMNS), None, options)
+        return [one for part in pickled(reader).partitions() for one in part.ranges]
+
+    def _reader(
+        self,
+        filters: tuple[Any, ...],
+        columns: tuple[str, ...],
+        body: types.DataType | None,
+        options: dict[str, Any],
+    ) -> Any:
         reader = self.source(options).reader(_struct(columns, body))
         assert isinstance(reader, DataSourceReader)
         if filters:
             list(reader.pushFilters(list(filters)))
-        parts = pickled(reader).partitions()
-        self.tasks = len(parts)
-        return [row for part in parts for row in read_part(reader, part)]
+        return reader
 
     def source(self, options: dict[str, Any]) -> SkylarkDataSource:
         given = {"namesrv": self.address, **options}

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from pyspark.sql import types
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_contract import (
     BatchReading,
@@ -41,6 +41,7 @@ from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.headers import CreateTopicRequest, SendMessageRequestV2
 from skylark.spark import cluster as clusters
+from skylark.spark import source as sources
 from skylark.spark.bodies import UnreadableBody
 from skylark.spark.cluster import Cluster as Brokers
 from skylark.spark.offsets import DataLoss, QueueKey
@@ -54,6 +55,7 @@ pytestmark = [
 ]
 
 COUNT = 60
+HALF = COUNT // 2  # So many are stored some milliseconds before the others.
 PULLS = (RequestCode.PULL_MESSAGE,)
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 ORDER = types.StructType().add("id", types.LongType()).add("name", types.StringType())
@@ -83,6 +85,10 @@ class World:
         return sorted(
             row["body"] for row in BatchReading(self.address).rows(topic=topic, columns=("body",))
         )
+
+    def times(self) -> list[datetime.datetime]:
+        rows = BatchReading(self.address).rows(topic="ContractA", columns=("store_time",))
+        return [row["store_time"] for row in rows]
 
     def make_topic(self, topic: str, perm: int) -> None:
         header = CreateTopicRequest(
@@ -119,13 +125,15 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     cluster = Cluster(tmp_path_factory.mktemp("up"))
     cluster.start()
     try:
-        cluster.send(
-            Message(
-                "ContractA", json.dumps({"id": number, "name": f"order {number}"}).encode(),
-                tag="AB"[number % 2], keys=[f"o-{number}"], properties={"n": str(number)},
-            )
-            for number in range(COUNT)
-        )  # fmt: skip
+        for half in (range(HALF), range(HALF, COUNT)):
+            cluster.send(
+                Message(
+                    "ContractA", json.dumps({"id": number, "name": f"order {number}"}).encode(),
+                    tag="AB"[number % 2], keys=[f"o-{number}"], properties={"n": str(number)},
+                )
+                for number in half
+            )  # fmt: skip
+            time.sleep(0.005)
         cluster.send([Message("ContractB", b"%d" % number) for number in range(5)])
         world = World(cluster)
         try:
@@ -228,24 +236,34 @@ def reading_ends_at_offsets(world: World, use: Any) -> None:
         use.rows(topic="ContractA", endingOffsets=json.dumps(given))
     rows = use.rows(topic="ContractA", endingOffsets=json.dumps(given), failOnDataLoss="false")
     assert len(rows) == COUNT
+    begin, end = ({"ContractA": {world.broker: {"3": number}}} for number in (5, 4))
+    with pytest.raises(ConfigError, match=r"startingOffsets and endingOffsets: ContractA/.*/3 "):
+        use.rows(
+            topic="ContractA", startingOffsets=json.dumps(begin), endingOffsets=json.dumps(end)
+        )
 
 
 @case("startingTimestamp", *READ)
 def reading_begins_at_a_time(world: World, use: Any) -> None:
-    rows = BatchReading(world.address).rows(topic="ContractA")
-    begin = sorted(row["store_time"] for row in rows)[20]
-    expected = numbers([row for row in rows if row["store_time"] >= begin])
-    assert 0 < len(expected) <= COUNT
+    begin = sorted(world.times())[HALF]
     for text in (begin.isoformat(), str(round(begin.timestamp() * 1000))):
-        assert numbers(use.rows(topic="ContractA", startingTimestamp=text)) == expected
+        rows = use.rows(topic="ContractA", startingTimestamp=text)
+        assert numbers(rows) == list(range(HALF, COUNT))
+    later = begin + datetime.timedelta(hours=1)
+    assert use.rows(topic="ContractA", startingTimestamp=later.isoformat()) == []
+    if use.name == "stream read":  # It begins there once; then its checkpoint decides.
+        start = {"v": 1, "q": {"ContractA": {world.broker: {str(n): 0 for n in range(4)}}}}
+        rows = use.rows(topic="ContractA", startingTimestamp=later.isoformat(), start=start)
+        assert numbers(rows) == list(range(COUNT))
 
 
 @case("endingTimestamp", BatchReading)
 def reading_ends_at_a_time(world: World, use: Any) -> None:
-    rows = use.rows(topic="ContractA")
-    end = sorted(row["store_time"] for row in rows)[40]
-    expected = numbers([row for row in rows if row["store_time"] < end])
-    assert numbers(use.rows(topic="ContractA", endingTimestamp=end.isoformat())) == expected
+    end = sorted(world.times())[HALF]
+    rows = use.rows(topic="ContractA", endingTimestamp=end.isoformat())
+    assert numbers(rows) == list(range(HALF))
+    with pytest.raises(ConfigError, match="startingTimestamp=2 and endingTimestamp=1: the end"):
+        use.rows(topic="ContractA", startingTimestamp=2, endingTimestamp=1)
 
 
 @case("group", *READ)
@@ -259,10 +277,13 @@ def a_group_reads_and_shows_its_progress(world: World, use: Any) -> None:
         use.rows(topic="ContractA", group="a b")
 
 
-@case("commitOffsets", *READ)
+@case("commitOffsets", StreamReading)
 def progress_is_committed_only_where_that_is_wanted(world: World, use: Any) -> None:
-    use.rows(topic="ContractA", group="contract-quiet", commitOffsets="false")
-    assert world.committed("contract-quiet") == 0
+    for wanted, expected in (("false", 0), ("true", COUNT)):
+        use.rows(topic="ContractA", group=f"contract-{wanted}", commitOffsets=wanted)
+        assert world.committed(f"contract-{wanted}") == expected
+    with pytest.raises(ConfigError, match="option commitOffsets is for streams"):
+        BatchReading(world.address).rows(topic="ContractA", group="g", commitOffsets="false")
 
 
 @case("filter", *READ)
@@ -329,9 +350,15 @@ def what_retention_took_ends_the_query_or_is_passed_over(world: World, use: Any)
     given = {"ContractA": {world.broker: {str(number): 0 for number in range(4)}}}
     options = {"topic": "ContractA", "startingOffsets": json.dumps(given)}
     world.patch.setattr(Brokers, "min_offset", lambda self, queue: 5)
+    said: list[str] = []
+    world.patch.setattr(sources.logger, "warning", lambda text, *words: said.append(text % words))
     with pytest.raises(DataLoss, match=r"ContractA/.*/0 0 to 5.*Set failOnDataLoss=false"):
         use.rows(**options)
+    assert not said
     rows = use.rows(**options, failOnDataLoss="false")
+    (line,) = said
+    assert line.startswith("lost: ")
+    assert all(f"ContractA/{world.broker}/{number} 0 to 5" in line for number in range(4))
     assert min(row["queue_offset"] for row in rows) == 5
     assert len(rows) == COUNT - 20
 
@@ -382,6 +409,22 @@ def conditions_of_the_query_narrow_what_is_read(world: World, use: Any) -> None:
     rows = use.rows(*narrow, topic="ContractA", pushdown="true")
     assert {row["queue_id"] for row in rows} == {1}
     assert min(row["queue_offset"] for row in rows) == 12
+    both = {"topic": "ContractA,ContractB", "pushdown": "true"}
+    everything = use.planned(**both)
+    assert sum(one.count for one in everything) == COUNT + 5
+    now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
+    of_b = [one for one in everything if one.queue.topic == "ContractB"]
+    for condition, expected in (
+        (EqualTo(("topic",), "ContractB"), of_b),
+        (In(("topic",), ("ContractB", "ContractC")), of_b),
+        (EqualTo(("broker",), world.broker), everything),
+        (EqualTo(("broker",), "nobody"), []),
+        (GreaterThan(("store_time",), now - hour), everything),
+        (GreaterThan(("store_time",), now + hour), []),
+        (LessThan(("store_time",), now + hour), everything),
+        (LessThan(("store_time",), now - hour), []),
+    ):
+        assert use.planned(condition, **both) == expected, condition
     world.spy.sent.clear()
     rows = use.rows(In(("tag",), ("B", "C")), topic="ContractA", pushdown="true")
     assert numbers(rows) == list(range(1, COUNT, 2))
@@ -637,6 +680,8 @@ def test_names_have_no_case_and_unknown_ones_are_refused(world: World, use: type
         use(world.address).rows(topic="ContractB", startingOffset="latest")
     with pytest.raises(ConfigError, match="option class is not known"):
         use(world.address).rows(topic="ContractB", **{"class": "os.system"})
+    with pytest.raises(ConfigError, match="option path: a topic has none; give option topic"):
+        use(world.address).rows(path="/etc/passwd")
 
 
 @pytest.mark.parametrize("use", READ, ids=lambda kind: kind.name)
@@ -724,6 +769,18 @@ def test_a_level_goes_with_rows_that_are_sent_at_once(world: World) -> None:
         ({"body": "x", "queue_id": 99}, "queue_id: 99 is not possible, topic T has 4 writable"),
         ({"body": None}, "column body: a row has null"),
         ({"body": "x", "properties": {"UNIQ_KEY": "mine"}}, "UNIQ_KEY is set by the system"),
+        ({"body": "x", "properties": {"SINK_ROW": "a/0/0/0"}}, "column properties: SINK_ROW is"),
+        ({"body": "x", "properties": {"a\x01": "b"}}, "column properties: "),
+        ({"body": "x", "keys": ["a", None]}, "column keys: an array has a null"),
+        ({"body": "x", "keys": "a\x02b"}, "column keys: "),
+        ({"body": "x", "tag": "A||B"}, r"column tag: 'A\|\|B' is blank or"),
+        ({"body": "x", "topic": "a/b"}, "column topic: topic name 'a/b' contains '/'"),
+        ({"body": "x", "topic": "RMQ_SYS_TRACE_TOPIC"}, "column topic: .* the system's own"),
+        ({"body": "x", "topic": "%RETRY%g"}, "column topic: .* the system's own"),
+        (
+            {"body": "x", "deliver_time": datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)},
+            "column deliver_time: broker .* refuses it for T/.* too far ahead",
+        ),
     ],
     ids=str,
 )

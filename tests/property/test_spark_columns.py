@@ -1,5 +1,6 @@
 """Records as columns: the compiled twin builds what the pure code builds, for any messages."""
 
+import os
 import struct
 
 import pytest
@@ -270,8 +271,35 @@ def test_a_message_larger_than_a_batch_is_a_batch():
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
-def test_damaged_records_never_crash_the_compiled_code(noise, at):
+def test_damaged_records_are_read_or_refused_by_the_compiled_code_as_by_the_pure(noise, at):
     data = bytearray(b"".join(record(number, b"body") for number in range(4)))
     data[at : at + len(noise)] = noise
-    if columns._columns is not None:
-        columns._columns.build(bytes(data), 0, 0, 10, tuple(TYPES), None, columns.expanded, 1 << 20)
+    schema = schema_of(tuple(TYPES))
+    arguments = {
+        "queue": QUEUE, "start": 0, "end": 10, "layout": Layout(tuple(TYPES)), "schema": schema,
+        "bytes_max": 1 << 20,
+    }  # fmt: skip
+
+    def outcome(build):
+        rows = []
+        try:
+            for batch in build(bytes(data), **arguments):
+                batch.validate(full=True)
+                rows += batch.to_pylist()
+        except UnreadableBody as error:
+            return str(error)
+        return rows
+
+    assert outcome(to_batches) == outcome(pure_batches)
+
+
+def test_damage_is_no_matter_of_a_mode():
+    for mode in BodyMode:
+        with pytest.raises(UnreadableBody, match=r"queue 3: .*record at 0:") as caught:
+            both(b"\0" * 100, mode=mode)
+        assert "bodyMode" not in str(caught.value)
+
+
+def test_the_compiled_columns_are_used_unless_the_pure_ones_are_asked_for():
+    is_pure = os.environ.get("SKYLARK_PURE") == "1"
+    assert (columns._columns is None) == is_pure, "not built? make install"

@@ -47,9 +47,14 @@ class UnreadableBody(SkylarkError):
     """A body that is damaged, too large when expanded, or not what the schema says."""
 
     def __init__(self, queue: QueueKey, offset: int | None, problem: str) -> None:
+        # Without an offset it is no message at all, and no mode passes over that.
+        hint = (
+            ". Set the option bodyMode to permissive (null) or dropmalformed (no row) to go on "
+            "without it"
+        )
         super().__init__(
-            f"{place_of(queue, offset)}: the body cannot be read: {problem}. Set the option "
-            "bodyMode to permissive (null) or dropmalformed (no row) to go on without it"
+            f"{place_of(queue, offset)}: the body cannot be read: {problem}"
+            f"{'' if offset is None else hint}"
         )
         self.queue = queue
         self.offset = offset

@@ -80,7 +80,8 @@ def to_batches(
             )
         if compiled is None:
             yield from pure_batches(
-                memoryview(records)[at:],
+                records,
+                at=at,
                 queue=queue,
                 start=start,
                 end=end,
@@ -111,12 +112,13 @@ def pure_batches(
     layout: Layout,
     schema: pa.Schema,
     bytes_max: int,
+    at: int = 0,
     wants: Callable[[StoredMessage], bool] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The same, one message after another."""
+    """The same, one message after another, from a position on."""
     rows: list[tuple[StoredMessage, bytes | None]] = []
     size = 0
-    for message in _decoded(records, queue):
+    for message in _decoded(records, at, queue):
         if not start <= message.queue_offset < end:
             continue
         if layout.tags is not None and message.properties.get(Property.TAGS) not in layout.tags:
@@ -145,15 +147,14 @@ def pure_batches(
     yield from _of_rows(rows, queue, layout, schema)
 
 
-def _decoded(records: bytes | memoryview, queue: QueueKey) -> Iterable[StoredMessage]:
-    at = 0
+def _decoded(records: bytes | memoryview, at: int, queue: QueueKey) -> Iterable[StoredMessage]:
     while at < len(records):
         try:
             message = decode_record(records, at, check_crc=False)
         except InvalidRecord as error:
             raise UnreadableBody(
                 queue, None, f"what the broker has sent is damaged: {error}"
-            ) from (error)
+            ) from error
         at += message.size_bytes
         yield message
 

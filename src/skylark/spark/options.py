@@ -39,7 +39,7 @@ EARLIEST, LATEST = -2, -1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Options of Spark itself that reach every source or sink.
-_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "mergeschema"})
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "mergeschema"})
 
 
 class BodyFormat(StrEnum):
@@ -95,13 +95,7 @@ class Bound:
     @property
     def moves(self) -> bool:
         """Whether it means something else when it is asked again later."""
-        numbers = (
-            number
-            for brokers in (self.offsets or {}).values()
-            for queues in brokers.values()
-            for number in queues.values()
-        )
-        return self.word == "latest" or LATEST in numbers
+        return self.word == "latest" or LATEST in _numbers(self).values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +155,8 @@ class _Reader:
     def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in options.items()}
         self._names = {name.lower(): name for name in known}
+        if "path" in self._given:  # What is given to load(), save() or start().
+            _refuse("path: a topic has none; give option topic, such as 'OrderTopic', instead")
         for name in self._given:
             if name not in self._names and name not in _SPARKS_OWN:
                 near = difflib.get_close_matches(name, self._names, n=1)
@@ -227,7 +223,7 @@ READ_OPTIONS: dict[str, str] = {
     "startingTimestamp": "From this store time on: milliseconds since 1970, or ISO 8601.",
     "endingTimestamp": "Batches only: up to this store time, exclusive.",
     "group": "The consumer group under which progress is committed and lag is shown.",
-    "commitOffsets": "Whether a stream commits its progress for the group; true.",
+    "commitOffsets": "Streams only: whether progress is committed for the group; true.",
     "filter": "Tags with ||, or an SQL92 condition; evaluated at the broker, or with "
     "readFrom=files by the task. * for all.",
     "filterType": "TAG or SQL92; TAG.",
@@ -319,6 +315,8 @@ def read_options(
         for name in ("maxMessagesPerTrigger", "maxBytesPerTrigger"):
             if reader.text(name) is not None:
                 _refuse(f"{name} is for streams; a batch reads everything at once")
+        if reader.text("commitOffsets") is not None:
+            _refuse("commitOffsets is for streams; a batch has no progress to commit")
     group = reader.text("group")
     if group is not None:
         _check_name("group", group)
@@ -330,13 +328,16 @@ def read_options(
             "bodyFormat=json and bodySchema go together, such as bodySchema='id long, name string'"
         )
     read_from: ReadFrom = reader.one_of("readFrom", ReadFrom, ReadFrom.NETWORK)
+    starting = _bound(reader, "starting", LATEST if is_stream else EARLIEST)
+    ending = _bound(reader, "ending", LATEST)
+    _check_order(reader, starting, ending)
     default_mode = BodyMode.PERMISSIVE if body_format is BodyFormat.JSON else BodyMode.FAILFAST
     return ReadOptions(
         access=_access(reader, environment),
         topics=topics,
         topics_pattern=pattern,
-        starting=_bound(reader, "starting", LATEST if is_stream else EARLIEST),
-        ending=_bound(reader, "ending", LATEST),
+        starting=starting,
+        ending=ending,
         group=group,
         commit_offsets=reader.flag("commitOffsets", True),
         filter=_filter(reader.text("filter", "*") or "*", filter_type),
@@ -500,6 +501,42 @@ def _bound(reader: _Reader, side: str, default: int) -> Bound:
         "allowed",
     )
     return found
+
+
+def _check_order(reader: _Reader, starting: Bound, ending: Bound) -> None:
+    """Refuse an end that lies before its beginning, where no broker is needed to know it."""
+    begin_ms, end_ms = starting.timestamp_ms, ending.timestamp_ms
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise ConfigError(
+            f"options startingTimestamp={reader.text('startingTimestamp')} and "
+            f"endingTimestamp={reader.text('endingTimestamp')}: the end lies before the beginning"
+        )
+    if begin_ms is not None or end_ms is not None:
+        return
+    first, last = _numbers(starting), _numbers(ending)
+    for queue in sorted({*first, *last}) or ["every queue"]:
+        # One that is not named is read from its first message, or to its last.
+        begin = first.get(queue, LATEST if starting.word == "latest" else EARLIEST)
+        end = last.get(queue, EARLIEST if ending.word == "earliest" else LATEST)
+        if end != LATEST and (begin == LATEST or begin > end):
+            raise ConfigError(
+                f"options startingOffsets and endingOffsets: {queue} would begin at "
+                f"{_shown(begin)} and end at {_shown(end)}, before that"
+            )
+
+
+def _numbers(bound: Bound) -> dict[str, int]:
+    """The offsets of a bound, by topic/broker/queue."""
+    return {
+        f"{topic}/{broker}/{queue}": offset
+        for topic, brokers in (bound.offsets or {}).items()
+        for broker, queues in brokers.items()
+        for queue, offset in queues.items()
+    }
+
+
+def _shown(offset: int) -> str:
+    return {EARLIEST: "earliest", LATEST: "latest"}.get(offset, str(offset))
 
 
 def _time_ms(text: str) -> int:

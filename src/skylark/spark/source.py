@@ -143,7 +143,7 @@ class SkylarkDataSource(DataSource):
 def _only_common(options: Mapping[str, str]) -> dict[str, str]:
     either = {
         "endingoffsets", "endingtimestamp", "pushdown", "maxmessagespertrigger",
-        "maxbytespertrigger",
+        "maxbytespertrigger", "commitoffsets",
     }  # fmt: skip
     return {name: value for name, value in options.items() if name.lower() not in either}
 
@@ -207,9 +207,7 @@ class Plan:
         }
         wanted = ranges(first, last)
         there = {one.queue: cluster.first_offset(one.queue, one.start) for one in wanted}
-        gone = [one for one in lost(first, there) if last[one.queue] > one.start]
-        if gone and self.options.fail_on_data_loss:
-            raise DataLoss(describe_loss(gone))
+        self.note_lost([one for one in lost(first, there) if last[one.queue] > one.start])
         wanted = [
             replace(one, start=min(one.end, max(one.start, there[one.queue]))) for one in wanted
         ]
@@ -219,6 +217,14 @@ class Plan:
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{problem}; set failOnDataLoss=false to go on without it")
         logger.warning("lost: %s", problem)
+
+    def note_lost(self, gone: Sequence[Range]) -> None:
+        """What retention has removed is an error, or a line in the log."""
+        if not gone:
+            return
+        if self.options.fail_on_data_loss:
+            raise DataLoss(describe_loss(gone))
+        logger.warning("lost: %s", describe_loss(gone))
 
     def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a split, as Arrow batches."""
@@ -290,9 +296,7 @@ class SkylarkReader(DataSourceReader):
             queues = [queue for queue in found if self._has(queue)]
             start, end = ({one: side[one] for one in queues} for side in (start, end))
             first = {queue: cluster.first_offset(queue, start[queue]) for queue in queues}
-            gone = [one for one in lost(start, first) if end[one.queue] > one.start]
-            if gone and options.fail_on_data_loss:
-                raise DataLoss(describe_loss(gone))
+            self.plan.note_lost([one for one in lost(start, first) if end[one.queue] > one.start])
             start = {queue: max(offset, first[queue]) for queue, offset in start.items()}
             start, end = self._narrow(cluster, start, end)
             splits = self.plan.splits(cluster, ranges(start, end))

@@ -61,6 +61,32 @@ def test_times_come_as_milliseconds_or_iso(text, expected):
     assert read(endingTimestamp=text).ending == Bound(timestamp_ms=expected)
 
 
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ({"startingTimestamp": "5"}, {"endingTimestamp": "5"}),
+        ({"startingTimestamp": "5"}, {"endingOffsets": "earliest"}),
+        (
+            {"startingOffsets": '{"T": {"b": {"0": 3}}}'},
+            {"endingOffsets": '{"T": {"b": {"0": 3}}}'},
+        ),
+        (
+            {"startingOffsets": '{"T": {"b": {"0": 3}}}'},
+            {"endingOffsets": '{"T": {"b": {"1": 2}}}'},
+        ),
+        (
+            {"startingOffsets": '{"T": {"b": {"0": 3}}}'},
+            {"endingOffsets": '{"T": {"b": {"0": -1}}}'},
+        ),
+        ({"startingOffsets": '{"T": {"b": {"0": -2}}}'}, {"endingOffsets": "earliest"}),
+        ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}),
+    ],
+    ids=str,
+)
+def test_a_range_may_be_empty_or_of_other_kinds(start, end):
+    assert read(**start, **end)
+
+
 def test_the_environment_names_the_name_servers_where_no_option_does():
     options = read_options({"topic": "T"}, is_stream=False, environment={"NAMESRV_ADDR": "ns:9876"})
     assert options.access.namesrv == "ns:9876"
@@ -131,6 +157,32 @@ WRONG = {
     "a path from here": ({"readFrom": "files", "storePath": "data"}, "a path from / on"),
     "a path upwards": ({"readFrom": "auto", "storePath": "/a/../b"}, "without .., is allowed"),
     "a file for a class": ({"class": "os.system"}, "option class is not known"),
+    "a path": ({"path": "/etc/passwd"}, "option path: .*give option topic"),
+    "a path and no topic": ({"topic": None, "PATH": "x"}, "option path: .*give option topic"),
+    "a stream's progress": ({"commitOffsets": "true"}, "option commitOffsets is for streams"),
+    "an end before the beginning": (
+        {"startingTimestamp": "1970-01-01T00:00:02Z", "endingTimestamp": "1999"},
+        "options startingTimestamp=1970-.* and endingTimestamp=1999: the end lies before",
+    ),
+    "the latest up to the earliest": (
+        {"startingOffsets": "latest", "endingOffsets": "earliest"},
+        "options startingOffsets and endingOffsets: .* latest .* earliest",
+    ),
+    "an offset behind its end": (
+        {
+            "startingOffsets": '{"T": {"b": {"0": 3, "1": 9}}}',
+            "endingOffsets": '{"T": {"b": {"0": 3, "1": 8}}}',
+        },
+        "options startingOffsets and endingOffsets: T/b/1 .* at 9 .* at 8",
+    ),
+    "the latest of a queue up to an offset": (
+        {"startingOffsets": "latest", "endingOffsets": '{"T": {"b": {"4": 8}}}'},
+        "options startingOffsets and endingOffsets: T/b/4 .* at latest .* at 8",
+    ),
+    "an offset up to the earliest": (
+        {"startingOffsets": '{"T": {"b": {"4": 0}}}', "endingOffsets": "earliest"},
+        "options startingOffsets and endingOffsets: T/b/4 .* at 0 .* at earliest",
+    ),
 }
 
 
@@ -184,6 +236,11 @@ def test_a_write_goes_to_one_topic():
     with pytest.raises(ConfigError, match="column topic"):
         write_options({**BASIC, "topic": "A,B"}, is_stream=False, environment={})
     assert write_options(BASIC, is_stream=True, environment={}).topic == "OrderTopic"
+
+
+def test_a_write_goes_to_no_path():
+    with pytest.raises(ConfigError, match=r"option path: .*give option topic"):
+        write_options({**BASIC, "path": "/tmp/x"}, is_stream=True, environment={})
 
 
 def test_a_write_promises_what_it_can_keep():
