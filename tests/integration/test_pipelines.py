@@ -371,6 +371,29 @@ def test_messages_stay_in_order_where_the_clock_of_a_broker_went_back(
     ]
 
 
+def test_a_replay_with_a_rate_waits_a_second_before_each_micro_batch_of_so_many(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = replay.Selection("Slow", "SlowTo", "mq:9876", "mq:9876", rate=15)
+    spec = replay.as_pipeline("slow", selection, tmp_path)
+    (source,), (step,), (sink,) = spec.sources, spec.steps, spec.sinks
+    assert source.options["maxFilesPerTrigger"] == "1"  # And a file has at most 15 rows.
+    assert (step.function, sink.takes) == (replay.paced, step.name)
+    assert not spec.trigger.available_now
+    happened: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.time, "sleep", happened.append)
+        for batch in replay._a_second_later(iter("ab")):  # type: ignore[arg-type]
+            happened.append(batch)
+    assert happened == [1.0, "a", "b"], "nothing of a task is sent before its second is over"
+    # In Spark: the rows are the same, and a second has passed on the one clock that only goes on.
+    rows_there = spark.createDataFrame([(b"x", 1), (b"y", 2)], "body binary, queue_id int")
+    began = time.monotonic()
+    assert sorted(map(tuple, replay.paced(rows_there).collect())) == [(b"x", 1), (b"y", 2)]
+    assert time.monotonic() - began >= 1.0
+    assert replay.as_pipeline("fast", replace(selection, rate=None), tmp_path).steps == ()
+
+
 def test_a_replay_is_chosen_by_time_key_and_condition(spark: Any, cluster: Cluster) -> None:
     cluster.send(Message("Chosen", b"%d" % n, keys=[f"k{n}", "all"]) for n in range(20))
     middle = sorted(row.store_time for row in rows(spark, cluster, "Chosen"))[10]
