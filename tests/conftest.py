@@ -35,16 +35,20 @@ _LONG_FILES = {
         "python_consumer", "store_swap",
     )
 }  # fmt: skip
-# Those of the first group share one JVM, those of the second start processes with a JVM of their
-# own; they take about as long. The demo, which does too, makes up for the rest.
+# Those of the first two groups share one JVM each, those of the third start processes with a JVM of
+# their own; they take about as long.
 _GROUPS = {
     f"integration/test_{name}.py": group
     for group, names in {
         "spark": ("spark", "spark_archive", "spark_metrics", "pipelines", "pipeline_demo"),
+        "spark too": (
+            "pipeline_commands", "spark_changes", "spark_failover", "spark_options",
+            "spark_retention", "spark_streams",
+        ),
         "spark processes": ("spark_exactly_once", "pipeline_kills"),
     }.items()
     for name in names
-}
+}  # fmt: skip
 
 
 def _file(nodeid: str) -> str:

@@ -72,7 +72,7 @@ def add_steps() -> None:
         step("archive-entry" if entry.first == entry.last else "compact-entry")
 
     archives.write_files = after("archive-files", archives.write_files)  # type: ignore[attr-defined]
-    archives._files_in = after("compact-files", archives._files_in)
+    archives.files_in = after("compact-files", archives.files_in)  # type: ignore[attr-defined]
     Catalogue.add = added  # type: ignore[method-assign, assignment]
     Catalogue.note_replaced = after(  # type: ignore[method-assign]
         "compact-note", Catalogue.note_replaced

@@ -30,7 +30,7 @@ from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.headers import SendMessageRequestV2
 from skylark.spark import archive as archives
-from skylark.spark.catalogue import Catalogue
+from skylark.spark.catalogue import Catalogue, files_in
 from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
 from skylark.spark.options import Access, write_options
@@ -124,14 +124,13 @@ def test_an_archive_is_compacted_and_asked_with_sql(
 ) -> None:
     tmp_path = tmp_path / "topic=orders" / "hour=1"  # Names like those of its own folders.
     tmp_path.mkdir(parents=True)
-    files_in = archives._files_in
     fill(cluster, "Asked", 90)
     archived(spark, cluster, tmp_path, "Asked", 25)
     fill(cluster, "Asked", 30)
     before = Catalogue(tmp_path).entries()
     assert len(before) > 3
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "_files_in", lambda root, folder: files_in(root, folder)[1:])
+        patch.setattr(archives, "files_in", lambda *given: files_in(*given)[1:])
         with pytest.raises(StoreUnreadable, match=r"has [1-8]?\d of the 90 rows that were put"):
             archives.compact(spark, tmp_path)
     assert Catalogue(tmp_path).entries() == before

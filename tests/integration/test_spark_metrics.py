@@ -90,17 +90,19 @@ def figures(root: Path, metric: str, **wanted: str) -> dict[tuple[str, str, str]
 def test_every_message_is_counted_once_and_timed_to_its_consumer(
     spark: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root = tmp_path / "metrics [1]" / "day=*"  # Spark sees patterns and columns in such names.
+
     def run_once() -> None:
-        MetricsJob(spark, tmp_path, namesrv=cluster.address, topics="Metric.*").run(once=True)
+        MetricsJob(spark, root, namesrv=cluster.address, topics="Metric.*").run(once=True)
 
     asyncio.run(produce(cluster.address, 50))
     cluster.send([Message(TRACE_TOPIC, text.encode()) for text in JAVAS_TRACES])
     run_once()
-    orders = figures(tmp_path, "messages")[("MetricOrders", "", "")]
+    orders = figures(root, "messages")[("MetricOrders", "", "")]
     assert orders.count == 50
     assert orders.bytes == sum(len(b"order %d" % number) for number in range(50))
-    assert set(figures(tmp_path, "latency")) == {("MetricOrders", "", "stored")}
-    (java,) = read_metrics(tmp_path, 0, JAVA_SENT_MS + 60_000, group="cg_tr")
+    assert set(figures(root, "latency")) == {("MetricOrders", "", "stored")}
+    (java,) = read_metrics(root, 0, JAVA_SENT_MS + 60_000, group="cg_tr")
     assert (java.topic, java.detail, java.count, java.max_ms) == ("TopicTest", "delivered", 1, 200)
 
     # A step that dies before its entry is there has counted nothing, and is done again.
@@ -116,25 +118,25 @@ def test_every_message_is_counted_once_and_timed_to_its_consumer(
         patch.setattr(MetricTable, "commit", dies)
         with pytest.raises(KeyboardInterrupt):
             run_once()
-    assert figures(tmp_path, "messages")[("MetricOrders", "", "")].count == 50
+    assert figures(root, "messages")[("MetricOrders", "", "")].count == 50
     run_once()
-    assert figures(tmp_path, "messages")[("MetricOrders", "", "")].count == 57
+    assert figures(root, "messages")[("MetricOrders", "", "")].count == 57
 
     # What was sent in the first step is matched with what was consumed before the last one.
-    latency = figures(tmp_path, "latency")
+    latency = figures(root, "latency")
     assert latency[("MetricOrders", "", "stored")].count == 57
     delivered = latency[("MetricOrders", "billing", "delivered")]
     assert delivered.count == 50
     assert 0 < delivered.p50_ms <= delivered.p99_ms <= delivered.max_ms < 600_000
     assert latency[("MetricOrders", "billing", "handled")].count == 48
-    assert {key: one.count for key, one in figures(tmp_path, "dead_letters").items()} == {
+    assert {key: one.count for key, one in figures(root, "dead_letters").items()} == {
         ("MetricOrders", "billing", "after 1 tries"): 1
     }
-    assert {key: one.count for key, one in figures(tmp_path, "failures").items()} == {
+    assert {key: one.count for key, one in figures(root, "failures").items()} == {
         ("MetricOrders", "billing", "exception"): 1,
         ("MetricOrders", "billing", "failed"): 1,
     }
-    assert figures(tmp_path, "lag")[("MetricOrders", "billing", "")].count == 7
+    assert figures(root, "lag")[("MetricOrders", "billing", "")].count == 7
 
 
 def test_the_buckets_that_spark_counts_in_are_those_that_are_read(spark: Any) -> None:

@@ -26,7 +26,7 @@ from ..errors import ConfigError, StoreUnreadable
 from ..model.group import ARCHIVE_GROUP
 from . import streams
 from .archiving import write_files
-from .catalogue import ArchivedFile, Catalogue, Entry, sync_tree, unglobbed
+from .catalogue import ArchivedFile, Catalogue, Entry, files_in, unglobbed
 from .cluster import Cluster
 from .lake_notes import forget_lake, require_no_lake
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
@@ -209,22 +209,10 @@ def _write_batch(
         cluster.close()
 
 
-def _files_in(root: Path, folder: Path) -> list[ArchivedFile]:
-    """The files of a folder, once all of them are on the disk."""
-    import pyarrow.parquet as parquet
-
-    if folder.exists():
-        sync_tree(folder, root)
-    found = []
-    for path in sorted(folder.rglob("*.parquet")):
-        topic = next(
-            unquote(part.removeprefix("topic="))
-            for part in path.relative_to(folder).parts
-            if part.startswith("topic=")
-        )
-        rows = parquet.read_metadata(path).num_rows
-        found.append(ArchivedFile(str(path.relative_to(root)), topic, rows, path.stat().st_size))
-    return found
+def _topic_of(path: Path) -> str:
+    """The topic that a file is of, by the name of a folder that it is in."""
+    names = (part for part in path.parts if part.startswith("topic="))
+    return unquote(next(names).removeprefix("topic="))
 
 
 def _table(
@@ -429,7 +417,7 @@ def _merge(spark: SparkSession, catalogue: Catalogue, group: Sequence[Entry]) ->
             .option("compression", "zstd")
             .parquet(str(folder))
         )
-        files = _files_in(catalogue.root, folder)
+        files = files_in(catalogue.root, folder, _topic_of)
     before = sum(file.rows for entry in group for file in entry.files)
     after = sum(file.rows for file in files)
     if before != after:  # Nothing has changed yet: the files that were there stay.

@@ -41,7 +41,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -457,11 +457,29 @@ def unglobbed(path: Path) -> str:
     return _PATTERNS.sub(r"\\\g<0>", str(path))
 
 
-def sync_tree(folder: Path, root: Path) -> None:
-    """Have everything in a folder on the disk, with its names, and those up to a root."""
-    above = folder.parents[: len(folder.relative_to(root).parts)]
-    for path in [*folder.rglob("*"), folder, *above]:
-        sync(path)
+def files_in(root: Path, folder: Path, topic_of: Callable[[Path], str]) -> list[ArchivedFile]:
+    """The Parquet files in a folder, once all of it is on the disk; topic_of is told each path."""
+    import pyarrow.parquet as parquet
+
+    if not folder.exists():
+        return []
+    sync_tree(folder, root)
+    return [
+        ArchivedFile(
+            str(path.relative_to(root)),
+            topic_of(path.relative_to(folder)),
+            parquet.read_metadata(path).num_rows,
+            path.stat().st_size,
+        )
+        for path in sorted(folder.rglob("*.parquet"))
+    ]
+
+
+def sync_tree(path: Path, root: Path) -> None:
+    """Have a file, or everything in a folder, on the disk, with the names of it up to a root."""
+    above = path.parents[: len(path.relative_to(root).parts)]
+    for one in [*path.rglob("*"), path, *above]:
+        sync(one)
 
 
 def sync(path: Path) -> None:

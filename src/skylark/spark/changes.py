@@ -29,7 +29,7 @@ from ..errors import ConfigError
 from . import streams
 from .bodies import place_of
 from .body_schema import BodySchema
-from .catalogue import ArchivedFile, Catalogue, Entry, Kind, sync_tree, unglobbed
+from .catalogue import ArchivedFile, Catalogue, Entry, Kind, files_in, unglobbed
 from .change_messages import DELETED, SEQUENCE, NotAChange, arrow_type, changes_of, quoted
 from .offsets import QueueKey
 from .options import BodyMode
@@ -244,7 +244,7 @@ class ChangeTable:
             .option("compression", "zstd")
             .parquet(str(folder))
         )
-        written = _written(self.catalogue.root, folder)
+        written = files_in(self.catalogue.root, folder, _bucket_of)
         kept = [file for file in files if file.topic not in touched]
         first = entries[0].first if entries else 0
         self.catalogue.replace(
@@ -257,14 +257,6 @@ def _files(entries: Sequence[Entry]) -> tuple[ArchivedFile, ...]:
     return entries[-1].files if entries else ()
 
 
-def _written(root: Path, folder: Path) -> list[ArchivedFile]:
-    """The files of a folder, once all of them are on the disk."""
-    import pyarrow.parquet as parquet
-
-    sync_tree(folder, root)
-    found = []
-    for path in sorted(folder.rglob("*.parquet")):
-        rows = parquet.read_metadata(path).num_rows
-        bucket = path.parent.name.removeprefix(f"{_BUCKET}=")
-        found.append(ArchivedFile(str(path.relative_to(root)), bucket, rows, path.stat().st_size))
-    return found
+def _bucket_of(path: Path) -> str:
+    """The bucket that a file is of, by the name of the folder that it is in."""
+    return path.parent.name.removeprefix(f"{_BUCKET}=")

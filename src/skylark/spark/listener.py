@@ -75,7 +75,7 @@ class Watch(StreamingQueryListener):
     def onQueryIdle(self, event: Any) -> None:
         """There was nothing new: it is not behind."""
         before = self.latest.get(self._names.get(str(event.id), ""))
-        if before is not None and before.lag:
+        if before is not None and (before.lag or before.input_per_s or before.rows_per_s):
             report = replace(
                 before, rows=0, input_per_s=0.0, rows_per_s=0.0, lags=dict.fromkeys(before.lags, 0)
             )

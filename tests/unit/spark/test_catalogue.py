@@ -18,6 +18,9 @@ from skylark.spark import archive as archives
 from skylark.spark import catalogue as catalogues
 from skylark.spark import changes
 from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry
+from skylark.spark.metrics import Metric
+from skylark.spark.metrics.rows import Row, to_table
+from skylark.spark.metrics.table import MetricTable
 from skylark.spark.offsets import QueueKey
 
 QUEUE = QueueKey("T", "a", 0)
@@ -348,9 +351,20 @@ def test_the_rows_of_a_change_table_are_on_the_disk_before_its_entry_is(tmp_path
     path.parent.mkdir(parents=True)
     parquet.write_table(pa.table({"id": [1]}), path)
     synced = synced_paths(monkeypatch)
-    (file,) = changes._written(tmp_path, folder)
+    (file,) = catalogues.files_in(tmp_path, folder, changes._bucket_of)
     assert (file.topic, file.rows) == ("5", 1)
     assert {path, path.parent, folder, folder.parent, tmp_path} <= set(synced)
+
+
+def test_the_minutes_of_a_metrics_table_are_on_the_disk_with_the_folders_above(
+    tmp_path, monkeypatch
+):
+    with MetricTable(tmp_path) as table:
+        synced = synced_paths(monkeypatch)
+        row = Row(minute_ms=1_794_830_400_000, metric=Metric.MESSAGES, topic="T", count=1, sum=1)
+        table.commit(0, to_table([row]), [], {})
+    (path,) = (tmp_path / "data").rglob("*.parquet")
+    assert {path, path.parent, tmp_path / "data", tmp_path} <= set(synced)
 
 
 def synced_paths(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_a_query_that_waits_is_not_behind_and_is_not_busy() -> None:
     assert watched.latest == {"orders": idle}
     watched.onQueryIdle(event())
     assert reports == [busy, idle], "it is said once"
+
+
+def test_a_query_that_had_caught_up_is_not_busy_when_it_waits() -> None:
+    reports: list[QueryReport] = []
+    watched = Watch(None, [reports.append])  # type: ignore[arg-type]
+    watched.onQueryProgress(event(progress=Progress(progress())))
+    (busy,) = reports
+    watched.latest[busy.query] = replace(busy, lags=dict.fromkeys(busy.lags, 0))
+    watched.onQueryIdle(event())
+    assert (reports[-1].lag, reports[-1].input_per_s, reports[-1].rows_per_s) == (0, 0.0, 0.0)
+    assert len(reports) == 2
 
 
 def test_a_reporter_that_fails_is_logged_and_keeps_nobody_from_hearing(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from ..catalogue import ArchivedFile, sync
+from ..catalogue import ArchivedFile, files_in
 from . import queries
 from .rows import Row
 from .table import PUBLISHED, WAITING, MetricTable
@@ -65,18 +65,9 @@ def _keep(
     table: MetricTable, frame: DataFrame, kind: str, number: int, newest_ms: int
 ) -> list[ArchivedFile]:
     """Write state; the name of its folder says how old it is."""
-    import pyarrow.parquet as parquet
-
     parent = table.root / "state" / kind
     for left in parent.glob(f"{number:012d}-*"):
         shutil.rmtree(left)  # Of a try that was not finished.
     folder = parent / f"{number:012d}-{newest_ms}"
     frame.coalesce(1).write.option("compression", "zstd").parquet(str(folder))
-    found = []
-    for path in sorted(folder.glob("*.parquet")):
-        sync(path)
-        rows = parquet.read_metadata(path).num_rows
-        name = str(path.relative_to(table.root))
-        found.append(ArchivedFile(name, kind, rows, path.stat().st_size))
-    sync(folder)
-    return found
+    return files_in(table.root, folder, lambda path: kind)

@@ -12,9 +12,11 @@ come from any client, so every field is taken as one that may be missing or no n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.topic import DLQ_PREFIX
+from ..catalogue import unglobbed
 from .histogram import bucket_sql
 from .rows import MINUTE_MS, NO_BUCKET, Latency, Metric, Row
 
@@ -182,7 +184,7 @@ def read_state(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
         # Not from a list: Spark would start a Python worker to learn that it is empty.
         columns = [part.split() for part in schema.split(", ")]
         return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {n}" for n, kind in columns))
-    return spark.read.schema(schema).parquet(*paths)
+    return spark.read.schema(schema).parquet(*(unglobbed(Path(path)) for path in paths))
 
 
 def _columns(*texts: str) -> list[Column]:

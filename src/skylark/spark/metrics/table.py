@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ...errors import ConfigError
-from ..catalogue import ArchivedFile, Catalogue, Entry, Kind, sync
+from ..catalogue import ArchivedFile, Catalogue, Entry, Kind, sync_tree
 from ..offsets import Offsets
 from .rows import added, schema
 
@@ -104,7 +104,7 @@ class MetricTable:
         ]
 
     def waiting(self) -> list[str]:
-        """Files with what consumers did, and nobody has told yet how it was sent."""
+        """Files with what consumers did, where nobody has told yet how it was sent."""
         entries = self.catalogue.entries()
         last = entries[-1].files if entries else ()
         return [str(self.root / file.path) for file in last if file.topic == WAITING]
@@ -160,7 +160,6 @@ def _write(root: Path, first: int, last: int, minutes: pa.Table) -> list[Archive
         full.parent.mkdir(parents=True, exist_ok=True)
         part = minutes.filter(compute.equal(days, day))
         parquet.write_table(part, full, compression="zstd")
-        sync(full)
-        sync(full.parent)
+        sync_tree(full, root)
         found.append(ArchivedFile(str(path), MINUTES, part.num_rows, full.stat().st_size))
     return found
