@@ -13,6 +13,11 @@ pytest.importorskip("pyspark")
 from spark_world import SPARKS_WARNINGS, Cluster
 
 from skylark.model.message import Message
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.headers import SendMessageRequestV2
+from skylark.spark.cluster import Cluster as Brokers
+from skylark.spark.mirror import mirror
+from skylark.spark.options import Access
 
 pytestmark = SPARKS_WARNINGS
 
@@ -101,3 +106,37 @@ def test_a_stream_reads_and_writes_what_its_options_say_together(
     assert len({batch for _, batch, _, _ in places}) > 1, "maxBytesPerTrigger"
     assert len({task for _, _, task, _ in places}) > 2, "splitBytes"
     assert len(query.recentProgress) > 2
+
+
+def test_a_mirror_copies_what_our_own_producers_would_not_send(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    # Of a client that checks no tags, and come back from a retry.
+    marks = {"TAGS": "A||B", "ORIGIN_MESSAGE_ID": "7F", "RETRY_TOPIC": "Other", "n": "1"}
+    cluster.send([Message("OptionsForeign", b"ours", tag="A")])
+    brokers = Brokers(Access(cluster.address))
+    (broker,) = {queue.broker for queue in brokers.queues(["OptionsForeign"])}
+    header = SendMessageRequestV2(
+        producer_group="tests", topic="OptionsForeign", default_topic="TBW102",
+        default_topic_queue_nums=4, queue_id=0, sys_flag=0, born_timestamp=1, flag=0,
+        properties="\x02".join(f"{name}\x01{value}" for name, value in marks.items()),
+        reconsume_times=0, unit_mode=False, batch=False,
+    )  # fmt: skip
+    try:
+        address = brokers.broker_address("OptionsForeign", broker, for_writing=True)
+        brokers.wire(address).call(RequestCode.SEND_MESSAGE_V2, header.to_fields(), b"theirs")
+    finally:
+        brokers.close()
+    query = mirror(
+        spark, "OptionsForeign", namesrv=cluster.address, to=cluster.address,
+        as_topic="OptionsMirrored", checkpoint=str(tmp_path / "checkpoint"), once=True,
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    found = spark.read.format("skylark").option("namesrv", cluster.address)
+    rows = found.option("topic", "OptionsMirrored").load().collect()
+    by_body = {bytes(row.body): row for row in rows}
+    assert by_body.keys() == {b"ours", b"theirs"}
+    assert marks.items() <= by_body[b"theirs"].properties.items()
