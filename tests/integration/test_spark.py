@@ -21,6 +21,7 @@ from spark_world import SPARKS_WARNINGS, Cluster
 
 import skylark
 from skylark.model.message import Message
+from skylark.spark import user_properties
 from skylark.spark.mirror import mirror
 
 pytestmark = SPARKS_WARNINGS
@@ -211,14 +212,7 @@ def test_a_stream_goes_on_where_it_was_and_shows_its_progress(
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(60))
 
 
-def lag_of(answer: Any) -> int:
-    if isinstance(answer, dict):
-        for name in ("total_lag", "total", "lag"):
-            if name in answer and isinstance(answer[name], int):
-                return int(answer[name])
-        rows = next(value for value in answer.values() if isinstance(value, list))
-    else:
-        rows = answer
+def lag_of(rows: list[dict[str, int]]) -> int:
     return sum(row["lag"] for row in rows)
 
 
@@ -264,12 +258,30 @@ def test_a_running_stream_survives_the_death_of_the_broker(
 
 
 def test_services_consume_while_spark_reads(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
-    sent = [Message("SparkBoth", b"%d" % number) for number in range(100)]
-    sender = threading.Thread(target=cluster.send, args=(sent,))
-    sender.start()
-    messages = cluster.consume("SparkBoth", 100, "service")
-    sender.join()
-    run_stream(streaming(spark, cluster, "SparkBoth", startingOffsets="earliest"), tmp_path)
+    half = [Message("SparkBoth", b"%d" % number) for number in range(50)]
+    cluster.send(half)
+    query = (
+        streaming(spark, cluster, "SparkBoth", startingOffsets="earliest")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "rows"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="0.1 seconds")
+        .start()
+    )
+    try:
+        while not any(progress.numInputRows for progress in query.recentProgress):
+            time.sleep(0.05)
+        # The producer goes on, as before, and a service comes: none knows of the others.
+        rest = [Message("SparkBoth", b"%d" % number) for number in range(50, 100)]
+        sender = threading.Thread(target=cluster.send, args=(rest,))
+        sender.start()
+        messages = cluster.consume("SparkBoth", 100, "service")
+        sender.join()
+        assert query.isActive
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert {message.body for message in messages} == {message.body for message in [*half, *rest]}
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(bytes(row.body) for row in rows) == sorted(m.body for m in messages)
 
@@ -380,6 +392,45 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, cluster: Cluster, tmp_pat
     messages = cluster.consume("SparkTo", 60, "to")
     assert sorted(int(message.body[:-1]) for message in messages) == list(range(60))
     assert {message.tag for message in messages} == {"T"}
+
+
+def test_what_messages_name_is_data(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    """Files, classes, addresses and options in messages: they arrive, and nobody follows them."""
+    secret, elsewhere = tmp_path / "secret", tmp_path / "written"
+    secret.write_text("hidden")
+    named = {
+        "path": str(secret),
+        "checkpointLocation": str(elsewhere),
+        "schema": "body binary, hidden string",
+        "class": "java.lang.Runtime",
+        "namesrv": "127.0.0.1:1",
+        "topic": "SparkStolen",
+        "HOME": "${env:HOME}",
+    }
+    cluster.send([Message("SparkNames", json.dumps(named).encode(), properties=named)])
+    frame = streaming(
+        spark, cluster, "SparkNames", startingOffsets="earliest", bodyFormat="text"
+    ).select("body", user_properties().alias("properties"))
+    writer = (
+        frame.writeStream.format("skylark")
+        .option("namesrv", cluster.address)
+        .option("topic", "SparkNamesTo")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    query = writer.start()
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    (message,) = cluster.consume("SparkNamesTo", 1, "names")
+    assert json.loads(message.body) == named
+    assert {key: message.properties[key] for key in named} == named
+    assert not elsewhere.exists()
+    columns = ", ".join(f"{name} string" for name in named)
+    (row,) = reading(spark, cluster, "SparkNames", bodyFormat="json", bodySchema=columns).collect()
+    assert row.body.asDict() == named
+    assert "SparkStolen" not in cluster.cli("topic", "list")
 
 
 def test_a_mirror_of_a_mirror_does_not_go_round(

@@ -28,7 +28,7 @@ DRAFT = ".0.09186298-463f-493d-8c35-be19626c1742.tmp"
 @pytest.fixture(scope="module", autouse=True)
 def messages(cluster: Cluster) -> None:
     """What all streams here read."""
-    cluster.send(Message("DraftFrom", body) for body in BODIES)
+    cluster.send(Message("DraftFrom", body, properties={"kept": "yes"}) for body in BODIES)
 
 
 def by_archive(spark: Any, cluster: Cluster, home: Path) -> Any:
@@ -98,7 +98,7 @@ def test_a_driver_that_was_killed_at_its_first_micro_batch_is_followed_by_anothe
 def by_pipeline(spark: Any, cluster: Cluster, home: Path) -> None:
     pipeline = Pipeline("drafts", namesrv=cluster.address, checkpoint=home / "checkpoint")
     pipeline.source("all", topic="DraftFrom", startingOffsets="earliest")
-    pipeline.sql("bodies", "select body from `all`")
+    pipeline.sql("bodies", "select body, user_properties(properties) as properties from `all`")
     pipeline.sink("out", topic="DraftPipeline")
     with pipeline.running(spark, once=True) as run:
         assert run.wait().status == "done"
@@ -111,8 +111,9 @@ def test_a_pipeline_that_was_killed_at_its_first_micro_batch_goes_on(
     draft = leave_draft(tmp_path / "checkpoint" / "out")
     by_pipeline(spark, cluster, tmp_path)
     assert not draft.exists()
-    found = read_topic(cluster.address, "DraftPipeline")
-    assert sorted(place.body for place in found) == BODIES
+    found = cluster.consume("DraftPipeline", ROWS, "drafts")
+    assert sorted(message.body for message in found) == BODIES
+    assert {message.properties["kept"] for message in found} == {"yes"}
 
 
 def test_what_has_been_noted_is_no_draft(spark: Any, cluster: Cluster, tmp_path: Path) -> None:

@@ -191,10 +191,12 @@ def test_the_refusal_names_all_of_a_row_and_the_columns_to_use() -> None:
     found = refused(properties={"TAGS": "A", "n": "1", "CLUSTER": "c", "TIMER_DELAY_MS": "1"})
     assert found == (
         "column properties: TAGS, CLUSTER, TIMER_DELAY_MS are set by the system; leave them out, "
-        "and use column tag, deliver_time"
+        "as user_properties() does, and use column tag, deliver_time"
     )
     found = refused(properties={"CLUSTER": "c"})
-    assert found == "column properties: CLUSTER is set by the system; leave it out"
+    assert found == (
+        "column properties: CLUSTER is set by the system; leave it out, as user_properties() does"
+    )
 
 
 @pytest.mark.parametrize("mark", ["MIRROR_ID", "REPLAY_ID"])

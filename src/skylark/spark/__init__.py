@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .listener import Watch as Watch
     from .listener import watch as watch
     from .offsets import DataLoss as DataLoss
+    from .own_properties import user_properties as user_properties
     from .python import python_environment as python_environment
     from .reports import QueryReport as QueryReport
     from .sessions import register as register
@@ -25,6 +26,7 @@ else:
             "java": ("JavaRuntime", "find_java", "java_environment"),
             "listener": ("Watch", "watch"),
             "offsets": ("DataLoss",),
+            "own_properties": ("user_properties",),
             "python": ("python_environment",),
             "reports": ("QueryReport",),
             "sessions": ("register", "session"),

@@ -31,6 +31,7 @@ from .cluster import Cluster
 from .lake_notes import forget_lake, require_no_lake
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
 from .options import Access, access_to, read_options, whole_topic_options
+from .own_properties import make_known
 from .schema import COLUMNS, in_sql
 from .seam import Extent, additions, plan
 
@@ -345,6 +346,7 @@ def sql(
     for name, topic in names.items():
         frame = table(spark, root, topic, namesrv=namesrv, options=options)
         _show_as(spark, frame, topic, name)
+    make_known(spark)
     return spark.sql(query)
 
 

@@ -66,7 +66,7 @@ _OF_COLUMNS: dict[str, str | None] = {
         )
     ),
 }  # fmt: skip
-_OWN_PROPERTIES = RESERVED_PROPERTIES | {"SINK_ROW"}
+OWN_PROPERTIES = RESERVED_PROPERTIES | {"SINK_ROW"}
 # A mirror and a replay copy what others have sent, who may have set what our producers refuse.
 _MARKS_OF_COPIES = frozenset({"MIRROR_ID", "REPLAY_ID"})
 
@@ -196,7 +196,7 @@ def single_rows(
             raise ConfigError("column topic: a row has null, and there is no option topic")
         properties: dict[str, str] = {}
         for key, value in more or ():
-            if key in _OWN_PROPERTIES:
+            if key in OWN_PROPERTIES:
                 _check_properties([name for name, _ in more])
             if value is not None:
                 properties[key] = value
@@ -244,7 +244,7 @@ def _check_topic(name: str) -> None:
 
 def _check_properties(names: Sequence[str]) -> None:
     """Of a row that has some that the system sets itself; all of them are named at once."""
-    refused = _OF_COLUMNS.keys() if _is_copy(names) else _OWN_PROPERTIES
+    refused = _OF_COLUMNS.keys() if _is_copy(names) else OWN_PROPERTIES
     found = [name for name in names if name in refused]
     if not found:
         return
@@ -252,6 +252,7 @@ def _check_properties(names: Sequence[str]) -> None:
     what = "is set by the system; leave it out"
     if len(found) > 1:
         what = "are set by the system; leave them out"
+    what += ", as user_properties() does"
     if columns:
         what = f"{what}, and use column {', '.join(columns)}"
     raise ConfigError(f"column properties: {', '.join(found)} {what}")

@@ -18,6 +18,7 @@ from .. import streams
 from ..catalogue import Catalogue
 from ..cluster import Cluster
 from ..options import OF_ACCESS, Guarantee, read_options, write_options
+from ..own_properties import make_known
 from ..schema import check_sink_schema, checked_columns
 from . import causes, functions, history, queries
 from .checkpoints import is_claimed
@@ -44,6 +45,7 @@ class Plan:
     def frame(self, sink: Sink) -> DataFrame:
         """What a sink takes, analysed; raises ConfigError with file and line."""
         frames: dict[str, DataFrame] = {}
+        make_known(self.spark)
         for source in self.spec.sources:
             frames[source.name] = self._named(source, self._source(source, sink))
         for step in self.spec.steps:
