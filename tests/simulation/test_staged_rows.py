@@ -232,7 +232,8 @@ def test_a_decision_is_kept_for_a_month_and_what_others_have_to_show_with_it() -
     world = World()
     world.stage(key(), 0, [b"1"])
     elsewhere = {"b": {"0": ["a", 5]}}
-    world.apply(world.service.decide(Decision("sink", 0, {0: ("a", 1)}, elsewhere, "query"))[0])
+    wanted = Decision("sink", 0, {0: ("a", 1)}, elsewhere, "query", "plan")
+    world.apply(world.service.decide(wanted)[0])
     for _ in range(29):
         world.clock.advance_ms(24 * HOUR_MS)
         assert world.service.carry_on() == 1
@@ -241,7 +242,7 @@ def test_a_decision_is_kept_for_a_month_and_what_others_have_to_show_with_it() -
     found = world.service.decision("sink")
     assert found is not None
     assert (found.batch, found.is_done) == (0, True)
-    assert (found.elsewhere, found.query) == (elsewhere, "query")
+    assert (found.elsewhere, found.query, found.plan) == (elsewhere, "query", "plan")
     world.clock.advance_ms(25 * HOUR_MS)
     world.service.carry_on()
     assert world.service.decision("sink") is None, "nobody has used it for a month"

@@ -86,6 +86,7 @@ class Decision:
     # Broker → its tasks, where rows of the batch lie at several: for whoever has to go on.
     elsewhere: dict[str, Any] = field(default_factory=dict)
     query: str = ""  # Whose sink it is; "" is not known, by a driver of a former version.
+    plan: str = ""  # What its driver had planned, as a digest; "" is not known.
     applied: dict[int, int] = field(default_factory=dict)  # Task → rows that have been copied.
     is_done: bool = False
     since_ms: int = 0
@@ -102,6 +103,8 @@ class Decision:
             found["elsewhere"] = self.elsewhere
         if self.query:
             found["query"] = self.query
+        if self.plan:
+            found["plan"] = self.plan
         return found
 
 
@@ -127,7 +130,8 @@ def read_decision(text: bytes | memoryview) -> Decision:
         tasks = {int(task): (str(one[0]), int(one[1])) for task, one in value["tasks"].items()}
         elsewhere = dict(value.get("elsewhere", {}))
         query = str(value.get("query", ""))
-        found = Decision(str(value["sink"]), int(value["batch"]), tasks, elsewhere, query)
+        plan = str(value.get("plan", ""))
+        found = Decision(str(value["sink"]), int(value["batch"]), tasks, elsewhere, query, plan)
         found.since_ms = int(value.get("since", 0))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise illegal('a decision is {"sink": s, "batch": b, "tasks": {t: [a, n]}}') from None
@@ -135,6 +139,8 @@ def read_decision(text: bytes | memoryview) -> Decision:
         raise illegal(f"a decision is about at most {TASKS_MAX} tasks of a batch from 0 on")
     if found.query and not _ATTEMPT.fullmatch(found.query):
         raise illegal(f"query {found.query[:80]!r} is no name of a query")
+    if found.plan and not _ATTEMPT.fullmatch(found.plan):
+        raise illegal(f"plan {found.plan[:80]!r} is no digest of a plan")
     _require_sink(found.sink)
     for task, (attempt, _) in found.tasks.items():
         read_key(f"{found.sink}/{found.batch}/{task}/{attempt}")

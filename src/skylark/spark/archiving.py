@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ..errors import StoreUnreadable
 from .catalogue import ArchivedFile, sync, sync_tree
 
 if TYPE_CHECKING:
@@ -50,13 +51,23 @@ def write_files(
     count = len(splits)
     rows = spark.range(0, count, 1, count).mapInArrow(write, _NAMED).collect()
     files = [ArchivedFile(row.path, row.topic, row.rows, row.bytes) for row in rows]
+    settle(root, folder, files)
+    return sorted(files, key=lambda file: file.path)
+
+
+def settle(root: Path, folder: Path, files: Sequence[ArchivedFile]) -> None:
+    """Have these files on the disk, and no others in their folder. Raises StoreUnreadable."""
     counted = {file.path for file in files}
     for path in folder.rglob("*.parquet"):
         if str(path.relative_to(root)) not in counted:
             path.unlink(missing_ok=True)  # Of an attempt that failed, or was one too many.
     if folder.exists():
         sync_tree(folder, root)
-    return sorted(files, key=lambda file: file.path)
+    for name in sorted(counted):
+        if not (root / name).exists():
+            raise StoreUnreadable(
+                str(root / name), "has been removed before it could count; run the job again"
+            )
 
 
 def _write_split(

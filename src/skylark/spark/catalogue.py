@@ -387,7 +387,9 @@ class Catalogue:
         for path in self._folder.glob("*.json"):
             if any(entry.takes_the_place_of(path.name) for entry in sure):
                 path.unlink(missing_ok=True)
-        return removed + self._sweep_folders(used, now_s - age_s)
+        # Behind the last entry a batch may be at work, however long it takes.
+        last = entries[-1].last if entries else -1
+        return removed + self._sweep_folders(used, last, now_s - age_s)
 
     def _written_s(self, entry: Entry) -> float:
         try:
@@ -407,15 +409,22 @@ class Catalogue:
                 waiting.update(paths)
         return over, waiting
 
-    def _sweep_folders(self, used: set[str], before_s: float) -> int:
+    def _sweep_folders(self, used: set[str], last: int, before_s: float) -> int:
         """Folders of which nothing is used: of tries that ended in a crash, or emptied above."""
         kept = {Path(path).parts[1] for path in used}
         removed = 0
         for folder in sorted(self._data.glob("batch=*")):
-            if folder.name not in kept and _newest_s(folder) < before_s:
+            if folder.name in kept or _first_of(folder) > last:
+                continue
+            if _newest_s(folder) < before_s:
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder, ignore_errors=True)
         return removed
+
+
+def _first_of(folder: Path) -> int:
+    """The number of the first batch that a folder is of, see new_folder()."""
+    return int(folder.name.removeprefix("batch=").partition(".")[0].partition("-")[0])
 
 
 def _newest_s(folder: Path) -> float:

@@ -44,11 +44,6 @@ _PASSING_CODES = frozenset(
     }
 )
 _COORDINATOR = {"namespace": "SKYLARK", "key": "decisions"}
-_DECISIONS = (RequestCode.GET_DECISION, RequestCode.DECIDE_ROWS)
-_COORDINATOR_GONE = (
-    ", and it keeps the decisions of exactly-once sinks: start it. If it is gone, name another "
-    "with `mqadmin updateKvConfig -s SKYLARK -k decisions -v <broker>`"
-)
 _COPIED = re.compile(r"\bcopied (\d+) rows so far")
 _NOTHING_CODES = frozenset(
     {
@@ -341,13 +336,13 @@ class Cluster:
 
     def _chosen_coordinator(self) -> str | None:
         """What name servers remember; those that are new are told by those that know."""
-        found: str | None = None
+        known: dict[str, str] = {}  # Broker → the first name server that says so.
         problem: TransportError | None = None
         ignorant = []
         for address in self._name_servers:
             try:
                 answer = self.wire(address).call(RequestCode.GET_KV_CONFIG, _COORDINATOR)
-                found = found or answer.fields["value"]
+                known.setdefault(answer.fields["value"], address)
             except TransportError as error:
                 self.drop(address)
                 problem = error
@@ -355,10 +350,18 @@ class Cluster:
                 if error.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
                 ignorant.append(address)
-        if found is None:
+        if len(known) > 1:
+            said = ", ".join(f"{name} ({address})" for name, address in sorted(known.items()))
+            raise ConfigError(
+                f"name servers do not agree who keeps the decisions of exactly-once sinks: {said}; "
+                "have all say the one that has them, with `mqadmin updateKvConfig -s SKYLARK "
+                "-k decisions -v <broker>`"
+            )
+        if not known:
             if problem is not None:  # The one that cannot be asked may know.
                 raise problem
             return None
+        (found,) = known
         for address in ignorant:  # They tell each other nothing, and are replaced one by one.
             self._note_coordinator(address, found)
         return found
@@ -381,16 +384,17 @@ class Cluster:
         data = self.retried(lambda: self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
         return dict(ClusterInfoBody.from_json(data).cluster.brokers)
 
-    def call_broker(self, broker: str, code: int, fields: dict[str, str], body: bytes) -> bytes:
-        """Ask the master of that name; the body of its answer."""
-        hint = "" if code not in _DECISIONS else _COORDINATOR_GONE
+    def call_broker(
+        self, broker: str, code: int, fields: dict[str, str], body: bytes, *, if_away: str = ""
+    ) -> bytes:
+        """Ask the master of that name; the body of its answer. While it is away, say that too."""
 
         def asked() -> bytes:
             data = self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
             found = ClusterInfoBody.from_json(data).cluster.brokers.get(broker)
             address = None if found is None else found.master_address
             if address is None:
-                raise TransportError(broker, f"no name server knows a master of that name{hint}")
+                raise TransportError(broker, f"no name server knows a master of that name{if_away}")
             return bytes(self.wire(address).call(code, fields, body).body)
 
         return self.retried(asked, is_copying=code == RequestCode.DECIDE_ROWS)

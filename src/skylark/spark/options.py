@@ -147,6 +147,7 @@ class WriteOptions:
     group: str
     sink_id: str | None
     batch_bytes: int
+    checkpoint: str | None = None  # Spark's own option, where a stream says it.
 
 
 class _Reader:
@@ -389,6 +390,7 @@ def write_options(
         group=group,
         sink_id=sink_id,
         batch_bytes=reader.size("batchBytes", _MIB, least=1, most=_SEND_BYTES_MAX),
+        checkpoint=reader.text("checkpointLocation") if is_stream else None,
     )
 
 

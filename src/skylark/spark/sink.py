@@ -36,6 +36,7 @@ from .numbering import Numbered, numbered_queues
 from .offsets import QueueKey
 from .options import Guarantee, WriteOptions
 from .outbox import Letter, Outbox
+from .planned import settle_plan
 from .rows import ROWS_MAX, PlainRows, Row, plain_rows, single_rows
 from .transactions import (
     DECIDING_MS_MIN,
@@ -270,7 +271,7 @@ class OnceWriter(DataSourceArrowWriter):
         return _send_all(self.options, iterator, name_in_task(self.sink, 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _decide(self.options, messages)
+        _decide(self.options, messages, "")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was staged and not decided is never seen, and expires."""
@@ -286,20 +287,20 @@ class OnceStreamWriter(DataSourceStreamArrowWriter):
         return _send_all(self.options, iterator, name_in_task(self.options.sink_id, None))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _decide(self.options, messages)
+        _decide(self.options, messages, settle_plan(self.options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """A decision is never undone; without one, what was staged is never seen."""
 
 
-def _decide(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+def _decide(options: WriteOptions, messages: list[WriterCommitMessage | None], plan: str) -> None:
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return
     timeout_ms = max(options.access.timeout_ms, DECIDING_MS_MIN)
     cluster = Cluster(replace(options.access, timeout_ms=timeout_ms))
     try:
-        Decisions(cluster).decide(staged)
+        Decisions(cluster).decide(staged, plan)
     finally:
         cluster.close()
 

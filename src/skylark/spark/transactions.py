@@ -37,6 +37,11 @@ from .options import WriteOptions
 from .outbox import Letter
 
 DECIDING_MS_MIN = 5_000  # Brokers copy for about two seconds before they say how far they are.
+_KEEPS_DECISIONS = (
+    ", and it keeps the decisions of exactly-once sinks: start it. If it is gone for good, name "
+    "another with `mqadmin updateKvConfig -s SKYLARK -k decisions -v <broker>`"
+)
+_HAS_ROWS = ", and it has rows of this micro-batch: start it, and the query again"
 A_JOB = "job"  # Stands for the query where none writes; any job may find what another has decided.
 
 
@@ -142,8 +147,11 @@ class Decisions:
             )
         return found
 
-    def decide(self, staged: Sequence[Staged]) -> None:
-        """Have the rows of a batch appear; returns when they have, everywhere."""
+    def decide(self, staged: Sequence[Staged], plan: str = "") -> None:
+        """Have the rows of a batch appear; returns when they have, everywhere.
+
+        The plan is the digest of what Spark has planned, see planned.py, or "" if nobody knows.
+        """
         sink, batch = staged[0].sink, staged[0].batch
         query = max(one.query for one in staged)  # Who has staged nothing does not say.
         brokers: dict[str, dict[str, list[Any]]] = {}
@@ -165,6 +173,8 @@ class Decisions:
         wanted: dict[str, Any] = {"sink": sink, "batch": batch}
         if query:
             wanted["query"] = query
+        if plan:
+            wanted["plan"] = plan
         if all(one.attempt for one in staged):
             for broker, tasks in sorted(brokers.items()):
                 body = json.dumps({**wanted, "tasks": tasks}).encode()
@@ -174,6 +184,7 @@ class Decisions:
         stands = self._decide(self._coordinator, {**wanted, "tasks": own})
         for broker, tasks in sorted(stands.pop("elsewhere", {}).items()):
             self._decide(broker, {**stands, "tasks": tasks})
+        _require_plan(stands, plan)
 
     def _decide(self, broker: str, wanted: dict[str, Any]) -> dict[str, Any]:
         body = self._ask(broker, RequestCode.DECIDE_ROWS, {}, json.dumps(wanted).encode())
@@ -181,10 +192,22 @@ class Decisions:
         return found
 
     def _ask(self, broker: str, code: int, fields: dict[str, str], body: bytes = b"") -> bytes:
+        if_away = _KEEPS_DECISIONS if broker == self._coordinator else _HAS_ROWS
         try:
-            return self._cluster.call_broker(broker, code, fields, body)
+            return self._cluster.call_broker(broker, code, fields, body, if_away=if_away)
         except BrokerError as error:
             raise _explained(error) from error
+
+
+def _require_plan(decision: dict[str, Any], plan: str) -> None:
+    decided = decision.get("plan", "")
+    if decided and plan and decided != plan:
+        raise ConfigError(
+            f"option checkpointLocation: micro-batch {decision['batch']} of sink "
+            f"{decision['sink']} was decided with other rows than are planned here, so the "
+            "checkpoint is an older copy. Those rows are there; go on with the newest checkpoint, "
+            "or with a new one, a sinkId of its own, and startingOffsets behind what was written"
+        )
 
 
 def _called(query: str) -> str:

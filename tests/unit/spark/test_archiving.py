@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from skylark.errors import StoreUnreadable
 from skylark.spark import archiving
 from skylark.spark.archiving import SplitFiles
 
@@ -127,3 +128,26 @@ def test_a_topic_with_a_percent_sign_is_named_as_spark_names_it(tmp_path: Path) 
     (file,) = files.close()
     assert file.topic == "%RETRY%a|b"
     assert file.path.startswith("topic=%25RETRY%25a%7Cb/")
+
+
+def test_files_that_are_gone_before_they_count_end_a_batch(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "batch=0"
+    files = SplitFiles(tmp_path, folder, 0)
+    files.write("T", batch(0, [0.0, 2.0]))
+    written = files.close()
+    assert len(written) == 2
+    archiving.settle(tmp_path, folder, written)
+    (tmp_path / written[0].path).unlink()
+    with pytest.raises(StoreUnreadable, match=f"{written[0].path}: has been removed before"):
+        archiving.settle(tmp_path, folder, written)
+
+
+def test_files_of_attempts_that_do_not_count_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "batch=0"
+    files, failed = SplitFiles(tmp_path, folder, 0), SplitFiles(tmp_path, folder, 0)
+    failed.write("T", batch(0, [0.0]))
+    failed.close()
+    files.write("T", batch(0, [0.0]))
+    (kept,) = files.close()
+    archiving.settle(tmp_path, folder, [kept])
+    assert [str(path.relative_to(tmp_path)) for path in folder.rglob("*.parquet")] == [kept.path]

@@ -180,6 +180,23 @@ def test_folders_of_tries_that_were_not_finished_go_when_they_are_old(tmp_path):
     assert list((tmp_path / "data").iterdir()) == [kept]
 
 
+def test_a_batch_may_take_longer_than_what_is_left_behind_is_kept(tmp_path):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+    left, at_work, again = (catalogue.new_folder(number, number) for number in (0, 1, 1))
+    for folder in (left, at_work, again):
+        (folder / "topic=T").mkdir(parents=True)
+        (folder / "topic=T" / "part.parquet").write_bytes(b"x")
+    later = time.time() + 10 * 3_600
+    assert catalogue.sweep(later) == 1
+    assert not left.exists()
+    path = str((again / "topic=T" / "part.parquet").relative_to(tmp_path))
+    catalogue.add(Entry(1, 1, (ArchivedFile(path, "T", 1, 1),), {QUEUE: 1}))
+    assert catalogue.sweep(later) == 1, "now it is known which try of batch 1 was none"
+    assert not at_work.exists()
+    assert again.exists()
+
+
 def test_an_entry_that_comes_while_others_are_swept_away_stays(tmp_path, monkeypatch):
     catalogue = Catalogue(tmp_path)
     catalogue.add(entry(0, end=1))

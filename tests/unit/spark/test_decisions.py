@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from sink_world import World, WorldCluster
 
-from skylark.errors import BrokerError, CallTimeout
+from skylark.errors import BrokerError, CallTimeout, ConfigError, TransportError
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
 from skylark.spark import cluster as clusters
@@ -54,8 +54,8 @@ class Deciding(World):
         return answer
 
 
-def decide(world: World, staged: Staged = ROWS) -> None:
-    Decisions(WorldCluster(world, retry_ms=RETRY_MS)).decide([staged])
+def decide(world: World, *staged: Staged, plan: str = "") -> None:
+    Decisions(WorldCluster(world, retry_ms=RETRY_MS)).decide(staged or [ROWS], plan)
 
 
 @pytest.mark.parametrize("pattern", ["copied", "copied, late", "late, copied"])
@@ -97,3 +97,48 @@ def test_a_decision_that_does_not_get_on_is_given_up(kind: str, now: list[float]
     with pytest.raises((BrokerError, CallTimeout)):
         decide(world)
     assert RETRY_MS / 1000 - 4 < now[0] < 2 * RETRY_MS / 1000 + 4
+
+
+# What was planned, and what was decided.
+
+OF_TWO = Staged("sink", 0, 0, "x", {"a": 1, "b": 2}, "query")
+FOUND_DECIDED = Staged("sink", 0, 0, "", {}, "query")
+
+
+@pytest.mark.parametrize("again", [OF_TWO, FOUND_DECIDED])
+@pytest.mark.parametrize("plan", ["of-now", ""])
+def test_a_batch_that_comes_again_as_it_was_planned_is_finished(again: Staged, plan: str) -> None:
+    world = Deciding("ab")
+    decide(world, OF_TWO, plan="of-now")
+    assert {known["plan"] for known in world.known.values()} == {"of-now"}
+    assert len(world.known) == 2
+    world.known.pop("b")  # The driver died before it had told all.
+    decide(world, again, plan=plan)
+    assert world.known["b"]["tasks"] == {"0": ["x", 2]}
+
+
+@pytest.mark.parametrize("again", [OF_TWO, FOUND_DECIDED])
+def test_another_plan_than_was_decided_is_refused_once_that_is_finished(again: Staged) -> None:
+    world = Deciding("ab")
+    decide(world, OF_TWO, plan="before-the-power-cut")
+    world.known.pop("b")
+    with pytest.raises(ConfigError, match=r"option checkpointLocation: micro-batch 0 of sink sink"):
+        decide(world, again, plan="of-an-older-copy")
+    assert world.known["b"]["plan"] == "before-the-power-cut", "those rows are there, as it says"
+
+
+def test_a_decision_of_a_former_version_says_nothing_of_its_plan() -> None:
+    world = Deciding()
+    decide(world, plan="")
+    assert "plan" not in world.known["a"]
+    decide(world, plan="of-now")
+
+
+def test_a_broker_that_is_away_is_named_with_what_it_has() -> None:
+    world = Deciding("ab")
+    decide(world, OF_TWO)
+    for name, has in (("b", "has rows of this micro-batch"), ("a", "keeps the decisions")):
+        world.there = {"a", "b"} - {name}
+        with pytest.raises(TransportError, match=has) as caught:
+            decide(world, OF_TWO)
+        assert caught.value.address == name

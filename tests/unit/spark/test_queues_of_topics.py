@@ -223,6 +223,13 @@ def test_a_new_name_server_is_told_who_keeps_decisions(kept: tuple[str | None, .
     assert set(cluster.kept.values()) == {"b"}, "also when the other one is replaced"
 
 
+def test_name_servers_that_do_not_agree_who_keeps_decisions_are_named() -> None:
+    cluster = Remembering("b", "a")
+    with pytest.raises(ConfigError, match=r"do not agree .*a \(ns:2\), b \(ns:1\).*mqadmin"):
+        cluster.coordinator()
+    assert cluster.kept == {"ns:1": "b", "ns:2": "a"}
+
+
 def test_all_name_servers_are_told_who_keeps_decisions() -> None:
     cluster = Remembering(None, None)
     assert cluster.coordinator() == "a"
