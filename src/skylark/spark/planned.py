@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from .catalogue import sync
@@ -36,6 +37,8 @@ def settle_plan(checkpoint: str | None, batch: int) -> str:
         metadata = folder / "metadata"
         if metadata.exists():
             sync(metadata)
-        for place in (folder, *folder.absolute().parents):
-            sync(place)
+        sync(folder)
+        for place in folder.absolute().parents:
+            with suppress(OSError):  # One may make folders where one may not list them.
+                sync(place)
     return hashlib.sha256(content).hexdigest()[:32]

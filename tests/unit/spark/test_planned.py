@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,22 @@ def test_a_plan_is_on_the_disk_with_the_query_that_it_is_of(
     settle_plan(str(checkpoint), 0)
     above = [checkpoint, checkpoint.parent, tmp_path]
     assert {path, path.parent, checkpoint / "metadata", *above} <= set(synced)
+
+
+def test_a_folder_above_that_may_not_be_listed_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    note(closed / "checkpoint", 0, b"v1\n{}\n0")
+    real = os.open
+
+    def refused(path: Any, *rest: Any, **more: Any) -> int:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert settle_plan(str(closed / "checkpoint"), 0)
 
 
 def test_a_later_plan_costs_two_syncs(tmp_path: Path, synced: list[Path]) -> None:
