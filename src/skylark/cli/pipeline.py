@@ -122,9 +122,10 @@ def archive(
         return
     if table is not None:
         raise ConfigError("--table goes with --table-format")
-    archives.require_place(root)
+    archived = {queue.topic for queue in archives.require_place(root).ends()}
     addresses = asking.addresses(namesrv)
-    require_topics(addresses, topics)
+    # One that is archived may be deleted, or its brokers gone: the archive says so, and goes on.
+    require_topics(addresses, [one for one in topics if one not in archived])
     make_folder("--archive", root)
     _go_on(
         "archive",
@@ -242,10 +243,11 @@ def mirror(
     command.
     """
     from ..spark.mirror import mirror as start
-    from ..spark.mirror import require_apart
+    from ..spark.mirror import require_apart, require_bodies
 
     addresses = asking.addresses(namesrv)
     options = body_options(body_mode)
+    require_bodies(options)
     target = as_topic or topic
     if addresses == to:  # No server needs to be asked.
         require_apart(topic, namesrv=addresses, target=target, to=to)

@@ -83,7 +83,7 @@ def archive(
     }
     access = read_options(reading, is_stream=True).access
     _require_gone(access, gone)
-    reading["topic"] = ",".join(_begin(access, group, _without(gone, catalogue.ends()), topics))
+    reading["topic"] = ",".join(_begin(access, group, catalogue.ends(), topics, gone))
     # Whether messages are lost is for _write_batch to say, which knows topics that may go, and what
     # is archived, which is what it commits.
     own = {"failOnDataLoss": "false", "commitOffsets": "false"}
@@ -122,19 +122,28 @@ def _require_both(catalogue: Catalogue) -> None:
         )
 
 
-def _begin(access: Access, group: str, archived: Offsets, topics: Sequence[str]) -> list[str]:
+def _begin(
+    access: Access,
+    group: str,
+    archived: Offsets,
+    topics: Sequence[str],
+    gone: Collection[str] = (),
+) -> list[str]:
     """Those of some topics that are there; of others the archive keeps what it has.
 
     Of these the group says how far it is, since retention waits for a group that has begun.
     """
     for topic in sorted({queue.topic for queue in archived} - set(topics)):
-        logger.warning("topic %s is left out: the archive keeps what it has of it", topic)
+        logger.warning(
+            "topic %s is left out: the archive keeps what it has of it, and brokers that wait for "
+            "archives keep what comes", topic,
+        )  # fmt: skip
     found = []
     cluster = Cluster(access)
     try:
         for topic in topics:
             known = {queue: end for queue, end in archived.items() if queue.topic == topic}
-            queues = cluster.queues([topic], known)
+            queues = _there(cluster, topic, known, gone)
             if not queues:
                 logger.warning("topic %s is gone: the archive keeps what it has of it", topic)
                 continue
@@ -146,6 +155,17 @@ def _begin(access: Access, group: str, archived: Offsets, topics: Sequence[str])
     if not found:
         raise ConfigError(f"topic {topics[0]} is gone, and there is no other to archive")
     return found
+
+
+def _there(cluster: Cluster, topic: str, known: Offsets, gone: Collection[str]) -> list[QueueKey]:
+    """The queues of a topic; none of one that was deleted, or was at brokers that are gone."""
+    waited_for = _without(gone, known)
+    try:
+        return cluster.queues([topic], waited_for)
+    except ConfigError:
+        if waited_for or not known:
+            raise
+        return []
 
 
 def _checkpoint(catalogue: Catalogue) -> Path:
@@ -174,6 +194,13 @@ def _require_gone(access: Access, brokers: Collection[str]) -> None:
         raise ConfigError(f"broker {there[0]} is not gone, it is registered; leave out --gone")
 
 
+def _require_still_gone(brokers: Collection[str], queues: Collection[QueueKey]) -> None:
+    """End with a broker that is back: it may be another one, and is looked at without --gone."""
+    back = sorted({queue.broker for queue in queues} & set(brokers))
+    if back:
+        raise ConfigError(f"broker {back[0]} is back; archive on without --gone {back[0]}")
+
+
 def _without(brokers: Collection[str], offsets: Offsets) -> Offsets:
     return {queue: offset for queue, offset in offsets.items() if queue.broker not in brokers}
 
@@ -193,6 +220,7 @@ def _write_batch(
     cluster = Cluster(source.options.access)
     try:
         queues = cluster.queues(source.options.topics, ends.keys())
+        _require_still_gone(gone, queues)
         for topic in sorted(set(source.options.topics) - {queue.topic for queue in queues}):
             logger.warning("topic %s is gone: the archive keeps what it has of it", topic)
         news = additions(there, begins, ends, queues)

@@ -102,19 +102,35 @@ def parsed_bodies(bodies: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[i
 
 def _parser(kind: pa.DataType) -> Callable[[bytes], Any]:
     """What reads a body as JSON; None is what is none."""
-    decoder = json.JSONDecoder(
+    reading: dict[str, Any] = {
         # A field of such a name costs time, and changes nothing.
-        parse_float=_exact if "decimal" in str(kind) else None,
-        parse_constant=Decimal,  # So that they are told from numbers out of range.
-    )
+        "parse_float": _exact if "decimal" in str(kind) else None,
+        "parse_constant": Decimal,  # So that they are told from numbers out of range.
+    }
+    decoder = json.JSONDecoder(**reading)
+    patient = json.JSONDecoder(**reading, parse_int=_whole)
 
     def parse(body: bytes) -> Any:
         try:
-            return decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+            text = body.decode(json.detect_encoding(body), "surrogatepass")
+            try:
+                return decoder.decode(text)
+            except ValueError as error:
+                if isinstance(error, json.JSONDecodeError):
+                    return None
+                return patient.decode(text)
         except (ValueError, RecursionError):
             return None
 
     return parse
+
+
+def _whole(text: str) -> int | Decimal:
+    """A whole number; of one with more digits than Python makes an int of, what fits nothing."""
+    try:
+        return int(text)
+    except ValueError:
+        return Decimal(text)
 
 
 def _exact(text: str) -> Decimal | float:

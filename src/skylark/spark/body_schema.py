@@ -44,7 +44,10 @@ class BodySchema:
     """The text of bodySchema, read from left to right; raises ValueError."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self._tokens: list[str] = []
+        self._begins: list[int] = []  # Where in the text each token begins.
+        self._instants: list[int] = []  # The tokens that stand for the type `timestamp`.
         self._at = 0
         at = 0
         while at < len(text):
@@ -52,6 +55,7 @@ class BodySchema:
             if found is None:
                 raise ValueError(f"{text[at : at + 20]!r} is not understood")
             self._tokens.append(found[1])
+            self._begins.append(found.start(1))
             at = found.end()
         self._tokens.append(_END)
 
@@ -60,6 +64,15 @@ class BodySchema:
         found = self._fields()
         self._expect(_END)
         return found
+
+    def in_sql(self) -> str:
+        """The same text, with the one type named fully that a setting of Spark's may change."""
+        self.columns()
+        text = self._text
+        for number in reversed(self._instants):
+            begin = self._begins[number]
+            text = f"{text[:begin]}timestamp_ltz{text[begin + len('timestamp') :]}"
+        return text
 
     def _fields(self) -> str:
         found: dict[str, str] = {}
@@ -87,6 +100,8 @@ class BodySchema:
     def _kind(self) -> str:
         word = self._take()
         kind = word.lower()
+        if kind == "timestamp":
+            self._instants.append(self._at - 1)
         if kind in SCALARS:
             return SCALARS[kind]
         if kind in _DECIMALS:

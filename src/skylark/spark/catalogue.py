@@ -320,6 +320,7 @@ class Catalogue:
         self.require_kind()
         path = self._folder / "KIND"
         if path.exists():
+            self.require_kind()  # It may have come between the two looks.
             return
         try:
             self._write(path, f"{self._kind}\n".encode(), is_new=True)

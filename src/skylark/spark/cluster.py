@@ -72,6 +72,10 @@ class Cluster:
             found = parse_addresses(access.namesrv).addresses
         except ConfigError as error:
             raise ConfigError(f"option namesrv: {error}") from error
+        if not found:
+            raise ConfigError(
+                f"option namesrv={access.namesrv[:80]!r}: it names no server; host:port is needed"
+            )
         self._name_servers = [str(address) for address in found]
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRouteBody] = {}

@@ -93,7 +93,8 @@ def require_no_lake(root: Path) -> None:
             f"archive {root}: its checkpoint belongs to a table, though {error}; archive to "
             "another directory"
         ) from error
-    below = _formats_below(root)
+    # A catalogue says it better than a table that a run has made which then came to nothing.
+    below = [] if (root / "catalogue").is_dir() else _formats_below(root)
     if there is None and below:
         there = LakeNote(below[0], None)
     if there is not None:

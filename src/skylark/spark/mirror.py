@@ -22,7 +22,7 @@ from ..errors import ConfigError
 from . import streams
 from .cluster import TEMPLATE_TOPIC, Cluster
 from .numbering import first_numbers, next_number, noted, numbered_queues
-from .options import access_options, access_to, whole_topic_options
+from .options import BodyMode, access_options, access_to, whole_topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,9 +58,10 @@ def mirror(
 
     With chain, copies that another mirror has made are copied as well. Options are those of the
     account and of patience (accessKey, secretKey, timeoutMs, retryMs), here and at the target, and
-    here bodyMode.
+    here bodyMode, dropmalformed or failfast.
     """
     target = as_topic or topic
+    require_bodies(options or NO_OPTIONS)
     asking, asking_there = whole_topic_options(options), access_options(to_options)
     both = {"options": asking, "to_options": asking_there}
     require_apart(topic, namesrv=namesrv, target=target, to=to, **both)
@@ -137,6 +138,16 @@ class Copies:
 def _text(word: str) -> str:
     """A literal of Spark's SQL."""
     return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def require_bodies(options: Mapping[str, str]) -> None:
+    """Refuse what makes bodies null: a message has one. Raises ConfigError."""
+    for name, value in options.items():
+        if name.lower() == "bodymode" and value.lower() == BodyMode.PERMISSIVE:
+            raise ConfigError(
+                f"option bodyMode={value}: a message without a body cannot be sent; dropmalformed "
+                "leaves it out, failfast ends the query"
+            )
 
 
 def require_apart(

@@ -179,7 +179,10 @@ class _Reader:
 
     def flag(self, name: str, default: bool) -> bool:
         found: bool = self.parsed(
-            name, default, {"true": True, "false": False}.__getitem__, "true or false is allowed"
+            name,
+            default,
+            lambda text: {"true": True, "false": False}[text.lower()],
+            "true or false is allowed",
         )
         return found
 

@@ -80,7 +80,10 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
 def default_schema(options: ReadOptions) -> str:
     """The schema of a read without one of its own, as in CREATE TABLE."""
     _built_body_type(options)  # Refuses what Spark would.
-    return in_sql({**COLUMNS, "body": body_type(options)})
+    body = body_type(options)
+    if options.body_schema is not None:
+        body = f"struct<{BodySchema(options.body_schema).in_sql()}>"
+    return in_sql({**COLUMNS, "body": body})
 
 
 def in_sql(columns: Mapping[str, str]) -> str:
@@ -117,14 +120,14 @@ def _built_body_type(options: ReadOptions) -> str:
 def checked_columns(schema: StructType, options: ReadOptions) -> list[str]:
     """The columns to build; raises ConfigError for one that cannot be as the schema says."""
     body = _built_body_type(options)
-    types = {**COLUMNS, **EXTRA_COLUMNS, "body": body_type(options)}
+    types = {**COLUMNS, **EXTRA_COLUMNS, "body": body}
     found = []
     for field in schema.fields:
         expected = types.get(field.name)
         if expected is None:
             raise ConfigError(f"column {field.name} is not known; allowed are {', '.join(types)}")
         given = field.dataType.simpleString()
-        if given != (body if field.name == "body" else expected):
+        if given != expected:
             raise ConfigError(f"column {field.name}: {given} is not possible, it is {expected}")
         if not field.nullable:
             _refuse_nulls(field.name, options)

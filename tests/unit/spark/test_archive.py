@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,38 @@ def test_a_topic_that_was_deleted_is_dropped_with_a_warning(
         caplog.clear()
         assert go_on(Brokers(A, U), ["T", "U"], monkeypatch) == ["T", "U"]
         assert not caplog.text
+
+
+def test_a_topic_that_was_at_brokers_alone_that_are_gone_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(archives, "Cluster", Brokers(A))
+    archived = {A: 10, B: 20, QueueKey("V", "b", 0): 7}
+    with caplog.at_level(logging.WARNING):
+        assert archives._begin(Access("ns:1"), "group", archived, ["T", "V"], ["b"]) == ["T"]
+    assert "topic V is gone: the archive keeps what it has" in caplog.text
+    with pytest.raises(ConfigError, match="there is no topic"):
+        archives._begin(Access("ns:1"), "group", archived, ["T", "Typo"], ["b"])
+
+
+def test_a_broker_that_is_back_is_not_passed_over_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its end may lie before what is archived of it, and only a batch without --gone would see that.
+    monkeypatch.setattr(archives, "Cluster", Brokers(A, B))
+    monkeypatch.setattr(archives, "_planned", lambda catalogue, number: {A: 12, B: 5})
+    catalogue = Catalogue(tmp_path)
+    catalogue.make()
+    catalogue.add(Entry(0, 0, (), {A: 12, B: 100}))
+    source: Any = SimpleNamespace(
+        options=SimpleNamespace(topics=("T",), access=Access("ns:1"), group="group")
+    )
+    with pytest.raises(ConfigError, match="broker b is back; archive on without --gone b"):
+        archives._write_batch(None, catalogue, source, 1, ["b"])  # type: ignore[arg-type]
+    ends = {A: 12, B: 100}, {A: 12, B: 5}
+    monkeypatch.setattr(archives, "_planned", lambda catalogue, number: ends[number])
+    with pytest.raises(DataLoss, match="T/b/0 is archived up to 100 and ends at 5"):
+        archives._write_batch(None, catalogue, source, 1)  # type: ignore[arg-type]
 
 
 def test_the_group_begins_where_the_archive_is(monkeypatch: pytest.MonkeyPatch) -> None:

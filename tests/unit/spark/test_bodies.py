@@ -287,6 +287,18 @@ def agrees(found, said, kind, nullable=True):
     return found.replace(tzinfo=UTC) == datetime.fromisoformat(said).replace(tzinfo=UTC)
 
 
+def test_a_member_that_nobody_asks_for_may_have_any_number_of_digits():
+    digits = "9" * 5_000
+    kind = pa.struct([("id", pa.int64()), ("price", pa.decimal128(5, 2))])
+    wanted = {"id": 1, "price": Decimal("1.50")}
+    body = f'{{"id":1,"price":1.5,"x":{digits},"y":[{digits}]}}'
+    assert parsed(kind, body) == ([wanted], [])
+    assert one(pa.int64(), digits) is ...
+    assert one(pa.decimal128(38, 0), digits) is ...
+    assert one(pa.float64(), digits) is ...
+    assert parsed(kind, f'{{"id":1,"x":{digits}') == ([None], [0])
+
+
 # What bodySchema may say, and a schema of one's own.
 
 BASIC = {"namesrv": "127.0.0.1:9876", "topic": "OrderTopic"}
@@ -374,9 +386,23 @@ def test_a_schema_of_ones_own_has_the_fields_of_body_schema():
     assert body_of("id long", spark.StructType([spark.StructField("id", LONG, False)])) == ["body"]
     other = spark.StructType([spark.StructField("nope", spark.IntegerType())])
     with pytest.raises(
-        ConfigError, match="column body: struct<nope:int> is not possible, it is struct<id long>"
+        ConfigError, match="column body: struct<nope:int> is not possible, it is struct<id:bigint>"
     ):
         body_of("id long", other)
+
+
+def test_times_in_bodies_have_a_zone_whatever_a_session_makes_of_their_type():
+    text = (
+        "timestamp Timestamp NOT NULL, b array<timestamp>, c timestamp_ntz, "
+        "d int comment 'timestamp'"
+    )
+    options = read_options(
+        {**BASIC, "bodyFormat": "json", "bodySchema": text}, is_stream=False, environment={}
+    )
+    assert (
+        "struct<timestamp timestamp_ltz NOT NULL, b array<timestamp_ltz>, c timestamp_ntz, "
+        "d int comment 'timestamp'>" in default_schema(options)
+    )
 
 
 @pytest.mark.parametrize("name", ["tag", "keys"])

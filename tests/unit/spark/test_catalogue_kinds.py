@@ -152,3 +152,20 @@ def test_a_kind_alone_is_no_archive_yet(tmp_path: Path) -> None:
     entry.unlink()
     with pytest.raises(ConfigError, match="there is none"):
         archives.status(tmp_path)
+
+
+def test_of_two_that_begin_at_once_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Catalogue.require_kind
+    others = iter([lambda: make_changes(tmp_path)])
+
+    def overtaken(self: Catalogue) -> None:
+        looked(self)
+        next(others, lambda: None)()
+
+    catalogue = Catalogue(tmp_path)
+    monkeypatch.setattr(Catalogue, "require_kind", overtaken)
+    with pytest.raises(ConfigError, match="it holds a change table, and is to be an archive"):
+        catalogue.add(Entry(0, 0, (), {QUEUE: 2}))
+    assert (tmp_path / "catalogue/KIND").read_text() == "changes\n"

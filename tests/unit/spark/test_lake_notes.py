@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skylark.errors import ConfigError, StoreUnreadable
+from skylark.spark.catalogue import Catalogue, Entry
 from skylark.spark.lake_notes import LakeNote, require_no_lake
 
 
@@ -127,3 +128,10 @@ def test_a_table_without_a_note_is_no_place_for_an_archive(tmp_path: Path) -> No
     (begun(tmp_path) / "tables" / "messages" / "_delta_log").mkdir(parents=True)
     with pytest.raises(ConfigError, match="belongs to a table; go on with --table-format delta,"):
         require_no_lake(tmp_path)
+
+
+def test_an_archive_goes_on_beside_a_table_of_a_run_that_came_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tables" / "messages" / "_delta_log").mkdir(parents=True)
+    require_no_lake(tmp_path)
+    Catalogue(tmp_path).add(Entry(0, 0, (), {}))
+    require_no_lake(begun(tmp_path))

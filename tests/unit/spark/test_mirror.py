@@ -15,6 +15,7 @@ from sink_world import World, WorldCluster, queues
 from skylark.errors import ConfigError
 from skylark.spark import mirror, replay
 from skylark.spark.mirror import Copies
+from skylark.spark.mirror import mirror as start
 
 
 @pytest.fixture
@@ -112,3 +113,11 @@ def test_a_replay_knows_its_own_cluster(worlds: dict[str, World]) -> None:
     assert onto("T", "127.0.0.1:1")
     assert not onto("T", "other:1")
     assert not onto("U", "nobody:1")
+
+
+def test_what_would_be_sent_without_a_body_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"option bodyMode=permissive: .*dropmalformed"):
+        start(
+            None, "T", namesrv="a:1", to="b:1", checkpoint="c",  # type: ignore[arg-type]
+            options={"BodyMode": "permissive"},
+        )  # fmt: skip

@@ -262,3 +262,8 @@ def test_the_manual_says_of_every_option_what_the_code_says():
         for name, meaning in options.items():
             shown = meaning.replace("|", "\\|")
             assert f"| `{name}` | {shown} |" in text
+
+
+def test_flags_have_no_case():
+    assert not read(failOnDataLoss="False").fail_on_data_loss
+    assert read(failOnDataLoss="TRUE").fail_on_data_loss

@@ -234,3 +234,9 @@ def test_all_name_servers_are_told_who_keeps_decisions() -> None:
     cluster = Remembering(None, None)
     assert cluster.coordinator() == "a"
     assert set(cluster.kept.values()) == {"a"}
+
+
+@pytest.mark.parametrize("text", ["", ";", " ; "])
+def test_a_list_of_no_name_servers_is_said(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"option namesrv=.*: it names no server"):
+        Cluster(Access(text))
