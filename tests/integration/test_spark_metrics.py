@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 
 from prometheus_client import CollectorRegistry, generate_latest
 from spark_world import SPARKS_WARNINGS, Cluster
+from test_spark_archive import send_damaged
 
 import skylark
 from skylark.model.message import Message
@@ -25,6 +26,7 @@ from skylark.spark import QueryReport, watch
 from skylark.spark.catalogue import Catalogue
 from skylark.spark.changes import ChangeTable
 from skylark.spark.metrics import Figure, MetricsJob, histogram, queries, read_metrics
+from skylark.spark.metrics.matching import match
 from skylark.spark.metrics.rows import added, to_table
 from skylark.spark.metrics.table import MetricTable
 from skylark.spark.pipelines import RunDirectory, running
@@ -194,6 +196,78 @@ def test_percentiles_are_those_of_latencies_that_are_known(spark: Any, tmp_path:
         assert one.p50_ms == pytest.approx(1_500 * times, rel=0.01)
         assert one.p90_ms == pytest.approx(2_700 * times, rel=0.01)
         assert one.p99_ms == pytest.approx(2_970 * times, rel=0.01)
+
+
+def sent(at: object, message_id: str, took: object = 0) -> str:
+    """A producer's record of a trace; here and below as clients of 4.9 write them."""
+    fields = ("Pub", at, "R", "p", "T", message_id, "", "", "", "", took, "", "", "true")
+    return "\x01".join(map(str, fields))
+
+
+def given(at: object, message_id: str) -> str:
+    return "\x01".join(map(str, ("SubBefore", at, "R", "g", "r", message_id, 0, "")))
+
+
+def handled(at: object, message_id: str) -> str:
+    return "\x01".join(map(str, ("SubAfter", "r", message_id, 1, "true", "", 0, at, "g")))
+
+
+ODD_TIMES = (-60_000, -(10**15), 253_402_300_800_000, 10**15, 2**63 - 1, -(2**63), 2**63, "soon")
+
+
+def test_odd_times_of_clients_are_passed_over_and_long_ones_cut(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    records = [sent(KNOWN_MS, "good", 5), given(KNOWN_MS + 12, "good"), handled(KNOWN_MS, "good")]
+    for number, odd in enumerate(ODD_TIMES):
+        records += [sent(odd, f"sent {number}", 1), given(KNOWN_MS, f"sent {number}")]
+        records += [given(odd, f"given {number}"), handled(odd, f"given {number}")]
+        records += [sent(KNOWN_MS, f"given {number}")]
+    records += [sent(KNOWN_MS, "slow", 2**63 - 1), given(KNOWN_MS, "slow")]
+    last_ms = 253_402_300_799_999
+    records += [sent(0, "old"), given(KNOWN_MS, "old"), sent(1, "last"), given(last_ms, "last")]
+    traces = spark.createDataFrame(pa.table({"body": ["\x02".join(records).encode()]}))
+    messages = spark.sql(
+        "select 'T' as topic, binary('12345') as body, timestamp_millis(ms) as born_time, "
+        f"timestamp_millis({KNOWN_MS}L) as store_time from values (0L), ({KNOWN_MS - 3}L) as t(ms)"
+    )
+    with MetricTable(tmp_path) as table:
+        rows, state = match(spark, table, 0, traces)
+        table.commit(0, added(to_table([*queries.messages(messages), *rows])), state, {})
+    found = {
+        (one.at_ms, one.detail): (one.count, one.max_ms, one.mean_ms)
+        for one in read_metrics(tmp_path, 0, last_ms, metric="latency")
+    }
+    year_ms = queries.LATENCY_MS_MAX
+    last_minute_ms = last_ms // 60_000 * 60_000
+    assert found == {
+        (KNOWN_MS, "stored"): (2, year_ms, (year_ms + 3) / 2),
+        (KNOWN_MS, "delivered"): (2, year_ms, (year_ms + 7) / 2),
+        (KNOWN_MS, "handled"): (1, 0, 0),
+        (KNOWN_MS, "unmatched"): (len(ODD_TIMES) + 1, None, None),
+        (last_minute_ms, "delivered"): (1, year_ms, year_ms),
+    }
+
+
+def test_what_nobody_should_have_sent_stops_no_metrics(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    cluster.send([Message("DamagedOrders", b"12345") for _ in range(3)])
+    good = [sent(now_ms, "id", 5), given(now_ms + 12, "id")]
+    odd = [sent(now_ms, "odd"), given(-(10**15), "odd")]
+    cluster.send([Message("DamagedTrace", "\x02".join(part).encode()) for part in (odd, good)])
+    for topic in ("DamagedOrders", "DamagedTrace"):
+        send_damaged(cluster, topic)
+    MetricsJob(
+        spark, tmp_path, namesrv=cluster.address, topics="DamagedO.*", trace_topic="DamagedTrace"
+    ).run(once=True)
+    orders = figures(tmp_path, "messages")[("DamagedOrders", "", "")]
+    assert (orders.count, orders.bytes) == (4, 15)
+    latency = figures(tmp_path, "latency")
+    stored, delivered = latency[("DamagedOrders", "", "stored")], latency[("T", "g", "delivered")]
+    assert (stored.count, stored.max_ms) == (4, queries.LATENCY_MS_MAX), "it was born in 1970"
+    assert (delivered.count, delivered.max_ms) == (1, 7)
 
 
 def test_log_lines_are_shipped_oneway_and_counted_by_minute_and_level(

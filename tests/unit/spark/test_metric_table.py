@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import time
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +154,58 @@ def test_state_goes_on_until_it_is_too_old(tmp_path) -> None:
         assert table.compact(0, remembered_ms=HOUR, entries_min=2) == 3
         assert len(table.published(0)) == 2, "what is older than an hour is forgotten"
         assert "000000000002" in table.waiting()[0]
+
+
+def spark_writes(root: Path, kind: str, number: int, newest: int) -> ArchivedFile:
+    """State as Spark leaves it: a file, and more beside it that nobody names."""
+    folder = root / "state" / kind / f"{number:012d}-{newest}"
+    folder.mkdir(parents=True)
+    for name in ("_SUCCESS", "._SUCCESS.crc", ".part-0.parquet.crc", "part-0.parquet"):
+        (folder / name).touch()
+    return ArchivedFile(str((folder / "part-0.parquet").relative_to(root)), kind, 1, 1)
+
+
+def folders(root: Path) -> set[str]:
+    return {str(path.relative_to(root / "state")) for path in (root / "state").glob("*/*")}
+
+
+def test_nothing_is_left_of_state_that_was_swept(tmp_path) -> None:
+    table = MetricTable(tmp_path)
+    later_s = time.time() + 7_200  # When what was replaced today is old enough to be removed.
+    with table:
+        for number in range(12):
+            newest = NOON + number * HOUR
+            state = [spark_writes(tmp_path, kind, number, newest) for kind in (PUBLISHED, WAITING)]
+            table.commit(number, added(to_table([])), state, {})
+            table.compact(later_s, remembered_ms=HOUR, entries_min=3)
+        assert table.compact(later_s, remembered_ms=HOUR, entries_min=2) == 2
+    named = [file.path for entry in table.catalogue.entries() for file in entry.files]
+    assert folders(tmp_path) == {
+        str(Path(path).parent.relative_to("state")) for path in named if path.startswith("state")
+    }
+    assert len(folders(tmp_path)) == 3, "two with what was sent in the last hour, and what waits"
+
+
+def test_state_that_is_replaced_stays_as_long_as_its_files_do(tmp_path) -> None:
+    table = MetricTable(tmp_path)
+    with table:
+        for number in range(3):
+            state = [spark_writes(tmp_path, WAITING, number, NOON)]
+            table.commit(number, added(to_table([])), state, {})
+        assert table.compact(time.time(), remembered_ms=HOUR, entries_min=2) == 3
+    assert len(folders(tmp_path)) == 3
+
+
+def test_the_state_of_a_step_at_work_is_not_swept(tmp_path) -> None:
+    table = MetricTable(tmp_path)
+    with table:
+        for number in range(3):
+            table.commit(number, added(to_table([])), [], {})
+        at_work, foreign = f"{WAITING}/{3:012d}-{NOON}", f"{WAITING}/notes"
+        for name in (at_work, foreign):
+            (tmp_path / "state" / name / "_temporary").mkdir(parents=True)
+        assert table.compact(time.time() + 7_200, remembered_ms=HOUR, entries_min=2) == 3
+    assert folders(tmp_path) == {at_work, foreign}
 
 
 def test_one_process_writes_a_table(tmp_path) -> None:

@@ -153,9 +153,7 @@ class MetricsJob:
         rows, state = self._counted(found, plan, number)
         cluster = Cluster(self._access)
         try:
-            if tuple(_queues(cluster, self._topics(found))) != plan.queues:
-                # Spark has looked between our two looks, and may have counted what we do not know.
-                raise TransportError(self._access.namesrv, "queues came or went during the step")
+            self._require_unchanged(cluster, found, plan)
             self._table.commit(number, added(to_table([*found.lags, *rows])), state, plan.end)
             cluster.commit(self._group, {queue: plan.end[queue] for queue in plan.queues})
         finally:
@@ -164,6 +162,18 @@ class MetricsJob:
         counted = sum(plan.end[queue] - plan.begin[queue] for queue in plan.queues)
         behind = sum(max(0, at - plan.end[queue]) for queue, at in plan.newest.items())
         return Step(number, counted, behind), plan.newest
+
+    def _require_unchanged(self, cluster: Cluster, found: Sample, plan: _Plan) -> None:
+        """Spark has looked between our two looks, and may have seen something else than we."""
+        if tuple(_queues(cluster, self._topics(found))) != plan.queues:
+            raise TransportError(self._access.namesrv, "queues came or went during the step")
+        for queue in plan.queues:
+            end = plan.end[queue]
+            if end > plan.begin[queue] and (last := cluster.max_offset(queue)) < end:
+                # A replica that lags has taken over: Spark may have read as far as it goes.
+                raise TransportError(
+                    self._access.namesrv, f"{queue} ends at {last}, and was to be counted to {end}"
+                )
 
     # From where to where.
 
@@ -179,10 +189,11 @@ class MetricsJob:
             if not self._table.catalogue.entries():
                 known = cluster.resolve(self._start, queues, "startingOffsets")
             # After the beginning, which may be "latest": a queue does not end before it begins.
-            newest = {queue: cluster.max_offset(queue) for queue in queues}
-            begin = {queue: _begin(cluster, queue, known, newest[queue]) for queue in queues}
+            bounds = {queue: _bounds(cluster, queue, known.get(queue)) for queue in queues}
         finally:
             cluster.close()
+        begin = {queue: first for queue, (first, _) in bounds.items()}
+        newest = {queue: last for queue, (_, last) in bounds.items()}
         if target is not None:
             newest = {queue: min(at, target.get(queue, at)) for queue, at in newest.items()}
         # The ends of topics that are gone stay as they are.
@@ -230,21 +241,37 @@ class MetricsJob:
             .option("startingOffsets", named(plan.begin))
             .option("endingOffsets", named(plan.end))
             .option("failOnDataLoss", "false")
+            .option("bodyMode", "permissive")  # A damaged message counts as well.
             .load()
         )
 
 
-def _begin(cluster: Cluster, queue: QueueKey, known: Offsets, newest: int) -> int:
-    """Where a step begins in a queue: at the last one's end, or with its first message."""
-    first = cluster.min_offset(queue)
-    at = known.get(queue, first)
-    if first <= at <= newest:
-        return at
+def _bounds(cluster: Cluster, queue: QueueKey, known: int | None) -> tuple[int, int]:
+    """Where a step begins in a queue, at the last one's end or with its first message, and its end.
+
+    A replica lags behind its master: that a queue ends before what was counted, or begins after it,
+    is a master's word alone. Without it nothing is counted there, rather than something twice.
+    """
+    if known is None:
+        return cluster.min_offset(queue), cluster.max_offset(queue)
+    newest = cluster.max_offset(queue)
+    if newest < known and cluster.has_master(queue):
+        newest = cluster.settled_end(queue, known)
+    if newest < known and not cluster.has_master(queue):
+        logger.warning(
+            "queue=%s was counted up to %d and its replica ends at %d: it waits for its master",
+            queue, known, newest,
+        )  # fmt: skip
+        newest = known
+    if newest < known:
+        begin = cluster.min_offset(queue)
+    elif (begin := cluster.first_offset(queue, known)) <= known:
+        return known, newest
     logger.warning(
         "queue=%s was counted up to %d and goes on at %d: messages were removed, or it is another "
-        "one of that name", queue, at, first,
+        "one of that name", queue, known, begin,
     )  # fmt: skip
-    return first
+    return begin, newest
 
 
 def _queues(cluster: Cluster, topics: Sequence[str]) -> list[QueueKey]:

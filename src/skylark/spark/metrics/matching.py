@@ -30,6 +30,8 @@ def match(
     spark: SparkSession, table: MetricTable, number: int, traces: DataFrame
 ) -> tuple[list[Row], list[ArchivedFile]]:
     """The rows of these trace messages, and the state after them."""
+    for unfinished in (table.root / "state").glob(f"*/{number:012d}-*"):
+        shutil.rmtree(unfinished)  # A try of this step wrote it, and died.
     records = queries.trace_records(traces).persist()
     pairs: DataFrame | None = None
     try:
@@ -65,9 +67,6 @@ def _keep(
     table: MetricTable, frame: DataFrame, kind: str, number: int, newest_ms: int
 ) -> list[ArchivedFile]:
     """Write state; the name of its folder says how old it is."""
-    parent = table.root / "state" / kind
-    for left in parent.glob(f"{number:012d}-*"):
-        shutil.rmtree(left)  # Of a try that was not finished.
-    folder = parent / f"{number:012d}-{newest_ms}"
+    folder = table.root / "state" / kind / f"{number:012d}-{newest_ms}"
     frame.coalesce(1).write.option("compression", "zstd").parquet(str(folder))
     return files_in(table.root, folder, lambda path: kind)

@@ -1,7 +1,9 @@
 """What Spark counts: messages, dead letters and traces, grouped by minute.
 
 Everything runs in Spark's own engine, without a Python worker beside the source's. Trace records
-come from any client, so every field is taken as one that may be missing or no number.
+come from any client, so every field is taken as one that may be missing or no number, and records
+with impossible times are passed over. No latency counts for more than a year, so that no client's
+clock makes a sum too large.
 
     field        1         2    3       4         5     6       7      8       10        13
     Pub          time           group   topic     id                           cost ms   success
@@ -33,6 +35,8 @@ PUBLISHED_SCHEMA = "id string, topic string, sent bigint"
 CONSUMED_SCHEMA = "kind string, detail string, group string, id string, at bigint"
 FAILURES = {1: "timeout", 2: "exception", 3: "null", 4: "failed"}  # Codes of a SubAfter record.
 FAILED = "failed"
+TIME_MS_MAX = 253_402_300_799_999  # Of the year 9999, where Python's calendar and our days end.
+LATENCY_MS_MAX = 365 * 86_400_000  # 290 million of them fit into one sum of a bucket.
 
 
 def messages(frame: DataFrame) -> list[Row]:
@@ -40,8 +44,8 @@ def messages(frame: DataFrame) -> list[Row]:
     timed = frame.selectExpr(
         f"unix_millis(store_time) div {MINUTE_MS} * {MINUTE_MS} as minute",
         "topic",
-        "length(body) as size",
-        "greatest(0L, unix_millis(store_time) - unix_millis(born_time)) as ms",
+        "coalesce(length(body), 0) as size",
+        f"{_capped('unix_millis(store_time) - unix_millis(born_time)')} as ms",
     )
     found = timed.groupBy("minute", "topic", *_columns(f"{bucket_sql('ms')} as bucket")).agg(
         *_columns("count(1) as count", "sum(size) as bytes", "sum(ms) as sum", "max(ms) as max")
@@ -101,9 +105,10 @@ def published(records: DataFrame) -> DataFrame:
     found = records.where("f[0] = 'Pub' and coalesce(get(f, 13), 'true') = 'true'").selectExpr(
         "get(f, 5) as id",
         "get(f, 4) as topic",
-        "try_cast(get(f, 1) as bigint) + coalesce(try_cast(get(f, 10) as bigint), 0L) as sent",
+        "try_add(try_cast(get(f, 1) as bigint), coalesce(try_cast(get(f, 10) as bigint), 0L))"
+        " as sent",
     )
-    return found.where("id != '' and topic != '' and sent is not null")
+    return _timed(found.where("id != '' and topic != ''"), "sent")
 
 
 def consumed(records: DataFrame) -> DataFrame:
@@ -123,7 +128,7 @@ def consumed(records: DataFrame) -> DataFrame:
         "get(f, 2) as id",
         "try_cast(get(f, 7) as bigint) as at",
     )
-    return before.unionByName(after).where("id != '' and group is not null and at is not null")
+    return _timed(before.unionByName(after).where("id != '' and group is not null"), "at")
 
 
 def newest(sent: DataFrame, done: DataFrame) -> tuple[int, int]:
@@ -136,9 +141,11 @@ def newest(sent: DataFrame, done: DataFrame) -> tuple[int, int]:
 
 def matched(sent: DataFrame, done: DataFrame) -> DataFrame:
     """What consumers did, with topic and ms since it was sent; null where that is not known."""
+    # State that an earlier version has left may have times of any kind.
+    sent, done = _timed(sent, "sent"), _timed(done, "at")
     once = sent.groupBy("id").agg(*_columns("min(topic) as topic", "min(sent) as sent"))
     return done.join(once, "id", "left").selectExpr(
-        "kind", "detail", "group", "id", "at", "topic", "greatest(0L, at - sent) as ms"
+        "kind", "detail", "group", "id", "at", "topic", f"{_capped('at - sent')} as ms"
     )
 
 
@@ -185,6 +192,16 @@ def read_state(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
         columns = [part.split() for part in schema.split(", ")]
         return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {n}" for n, kind in columns))
     return spark.read.schema(schema).parquet(*(unglobbed(Path(path)) for path in paths))
+
+
+def _timed(frame: DataFrame, column: str) -> DataFrame:
+    """Rows with a time that can be one; without any they go as well."""
+    return frame.where(f"{column} between 0 and {TIME_MS_MAX}")
+
+
+def _capped(latency: str) -> str:
+    """A latency within its bounds: clocks disagree, and clients write what they like."""
+    return f"least({LATENCY_MS_MAX}L, greatest(0L, {latency}))"
 
 
 def _columns(*texts: str) -> list[Column]:

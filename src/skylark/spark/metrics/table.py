@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,7 +125,17 @@ class MetricTable:
         sent = [newest_ms(f) for entry in group for f in entry.files if f.topic == PUBLISHED]
         self._merge(group, max(sent, default=0) - remembered_ms)
         self.catalogue.sweep(now_s)
+        self._sweep_state(group[-1].last)
         return len(group)
+
+    def _sweep_state(self, last: int) -> None:
+        """Remove folders whose files were swept: Spark has left others there that nobody names."""
+        for folder in sorted((self.root / "state").glob("*/*-*")):
+            number = folder.name.partition("-")[0]
+            # Behind the last entry a step may be at work, which has yet to write its file.
+            is_done = number.isdecimal() and int(number) <= last
+            if is_done and not any(folder.glob("*.parquet")):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _merge(self, group: Sequence[Entry], since_ms: int) -> None:
         import pyarrow as pa
