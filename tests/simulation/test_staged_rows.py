@@ -417,6 +417,35 @@ def test_properties_that_leave_no_room_for_a_stage_are_refused_for_good() -> Non
     assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_were_told_as_copied_outlive_a_power_cut(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 3)
+    rng = random.Random(seed)
+    world = World()
+    for task in range(3):
+        world.stage(key(task=task), 0, rows(0, task, 10))
+    found, _ = world.service.decide(decision(t0=("a", 10), t1=("a", 10), t2=("a", 10)))
+    world.flush()
+    told = [world.service.copied(found, world.store.is_flushed)]
+    for _ in range(rng.randrange(12)):
+        if rng.random() < 0.4:
+            world.flush()
+        world.service.apply_some(found)
+        told.append(world.service.copied(found, world.store.is_flushed))
+    assert told == sorted(told)
+    world.cut_power(rng)
+    assert len(world.visible()) >= told[-1]
+    again = world.service.decision("sink")
+    assert again is not None
+    assert world.service.copied(again, world.store.is_flushed) >= told[-1]
+    world.apply(again)
+    world.flush()
+    assert world.service.copied(again, world.store.is_flushed) == 30
+    assert len(world.visible()) == 30
+
+
 def test_what_was_known_before_a_load_applies_nothing_more() -> None:
     """A member of a Raft group may lose its turn and get another while it applies a decision."""
     world = World()
@@ -426,6 +455,8 @@ def test_what_was_known_before_a_load_applies_nothing_more() -> None:
     world.service.load()
     with pytest.raises(BrokerError, match="begun anew"):
         world.service.apply_some(found)
+    with pytest.raises(BrokerError, match="begun anew"):
+        world.service.copied(found, world.store.is_flushed)
     world.apply(world.service._decisions["sink"])
     assert sorted(body for body, _ in world.visible()) == rows(0, 0)
 

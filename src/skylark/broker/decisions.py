@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -88,6 +89,8 @@ class Decision:
     query: str = ""  # Whose sink it is; "" is not known, by a driver of a former version.
     plan: str = ""  # What its driver had planned, as a digest; "" is not known.
     applied: dict[int, int] = field(default_factory=dict)  # Task → rows that have been copied.
+    # The last of these appends, as far as they may still be lost: where each ends, and its rows.
+    unsafe: deque[tuple[int, int]] = field(default_factory=deque)
     is_done: bool = False
     since_ms: int = 0
     record: Record | None = None  # The last that says this; None: nowhere yet.

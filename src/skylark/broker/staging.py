@@ -27,11 +27,13 @@ SINK_ROW = sink/batch/task/number, the same however often a batch was tried.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..clock import Clock
@@ -75,6 +77,7 @@ _CARRY_MS: Final = _DAY_MS
 _TIDY_MS: Final = 60_000
 _TOO_LARGE: Final = (PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.MESSAGE_ILLEGAL)
 _MARK: Final = b"\x02STAGE\x01"  # What a staged row's own properties end with.
+_ROW_PIECE: Final = f"{ROW_PROPERTY}\x01".encode()
 _JOB: Final = re.compile(r"job-[0-9a-f]{32}")
 
 
@@ -113,6 +116,7 @@ class StagingService:
         self._groups: dict[GroupKey, Group] = {}
         self._decisions: dict[str, Decision] = {}
         self._seals: dict[str, Seal] = {}
+        self._wake = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -460,11 +464,7 @@ class StagingService:
         """
         if decision.is_done:
             return None
-        if self._decisions.get(decision.sink) is not decision:
-            # It was read from the log again, in another turn as leader of a Raft group.
-            raise BrokerError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker has begun anew; ask again"
-            )
+        self._require_current(decision)
         for task, (attempt, rows) in sorted(decision.tasks.items()):
             first = decision.applied.get(task, 0)
             if first < rows:
@@ -474,6 +474,24 @@ class StagingService:
         self._forget_before(decision.sink, decision.batch + 1)
         self._break_seal(decision)
         return end
+
+    def copied(self, decision: Decision, is_safe: Callable[[int], bool]) -> int:
+        """How many rows of a batch are where they go, and safe there; it never becomes less.
+
+        What was copied and is not safe may be taken back, by a leader that has not heard of it.
+        """
+        self._require_current(decision)
+        unsafe = decision.unsafe
+        while unsafe and is_safe(unsafe[0][0]):
+            unsafe.popleft()
+        return sum(decision.applied.values()) - sum(rows for _, rows in unsafe)
+
+    def _require_current(self, decision: Decision) -> None:
+        if self._decisions.get(decision.sink) is not decision:
+            # It was read from the log again, in another turn as leader of a Raft group.
+            raise BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker has begun anew; ask again"
+            )
 
     def _apply_chunk(self, decision: Decision, task: int, attempt: str, first: int) -> int:
         key = GroupKey(decision.sink, decision.batch, task, attempt)
@@ -509,6 +527,7 @@ class StagingService:
                 f"the store takes no writes: {results[0].status}",
             )
         decision.applied[task] = first + len(copies)
+        decision.unsafe.append((results[-1].end, len(copies)))
         return results[-1].end
 
     def _rows_from(self, group: Group, row: int) -> Iterator[StoredMessage]:
@@ -544,10 +563,9 @@ class StagingService:
             found = parse_properties(mark)
             place = found.get(Property.REAL_TOPIC, ""), int(found.get(Property.REAL_QID, "0"))
             places[mark] = place
-        if b"SINK_ROW\x01" in own:  # It was read from where another sink has written.
-            known = parse_properties(own)
-            known.pop(ROW_PROPERTY, None)
-            own = encode_properties(known)
+        if _ROW_PIECE in own:  # Perhaps it was read from where another sink has written.
+            pieces = own.split(b"\x02")
+            own = b"\x02".join([piece for piece in pieces if not piece.startswith(_ROW_PIECE)])
         return PutMessage(
             *place,
             stored.body,
@@ -563,12 +581,19 @@ class StagingService:
     async def run(self) -> None:
         """Finish what is decided and nobody asks for; forget what has expired; for ever."""
         while True:
+            self._wake.clear()
             if not self._store.is_replica and self._store.is_writable:
                 await self._finish()
                 self.forget_expired()
                 while self.carry_on():
                     await self._clock.sleep_ms(0)
-            await self._clock.sleep_ms(_TIDY_MS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TIDY_MS / 1000):
+                    await self._wake.wait()
+
+    def go_on(self) -> None:
+        """Have run() finish what is decided, now rather than in a minute."""
+        self._wake.set()
 
     async def _finish(self) -> None:
         """Apply what was decided before a restart; its driver may have heard that it is there."""

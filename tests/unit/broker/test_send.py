@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from broker_world import BrokerWorld, Client, records, send_fields
 from skylark.broker import fast_path
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.properties import parse_properties
 from skylark.store import EntriesResult, MessageStore, PutEntries
 
 
@@ -315,6 +317,73 @@ def test_a_batch_may_neither_be_delayed_nor_go_to_a_retry_topic(world: BrokerWor
             assert (await client.send("T", body, batch=True)).code == 13
             assert (await client.send("T", plain, batch=True, properties={"DELAY": "1"})).code == 13
             assert (await client.send("%RETRY%g", plain, batch=True)).code == 13
+
+    world.run(main)
+
+
+# Names that end like those which delay a message or make it a half, and values that look so.
+NEARLY_ODD = (
+    b"FLIGHT_DELAY\x0145\x02k\x01v",
+    b"MY_TRAN_MSG\x01true",
+    b"k\x01a\x01DELAY\x013",
+    b"EGG_TIMER_MS\x015\x02k\x01a\x01b",
+)
+
+
+@pytest.mark.parametrize("properties", NEARLY_ODD)
+def test_a_message_of_a_batch_is_delayed_only_by_the_very_property(
+    world: BrokerWorld, properties: bytes
+) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            for _ in range(2):  # The second batch of a queue might go the short way.
+                body = encode_batch([BatchEntry(b"plain"), BatchEntry(b"odd", properties)])
+                answer = await client.send("T", body, batch=True)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            found = records(await client.pull("T"))
+            assert [message.body for message in found] == [b"plain", b"odd"] * 2
+            expected = {**parse_properties(properties), "CLUSTER": "DefaultCluster"}
+            assert dict(found[3].properties) == expected
+
+    world.run(main)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [b"DELAY\x013", b"k\x01v\x02DELAY\x013\x02x\x01y", b"MY_DELAY\x011\x02TRAN_MSG\x01true\x02"],
+)
+def test_a_message_of_a_batch_with_the_very_property_is_refused(
+    world: BrokerWorld, properties: bytes
+) -> None:
+    async def main() -> None:
+        async with world.serving() as client:
+            body = encode_batch([BatchEntry(b"plain"), BatchEntry(b"odd", properties)])
+            answer = await client.send("T", body, batch=True)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "neither delayed nor transactional" in (answer.remark or "")
+            assert (await client.pull("T")).code == ResponseCode.PULL_NOT_FOUND
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("name", ["WAIT", "AWAIT"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_send_does_not_wait_for_the_disk_only_if_its_own_wait_says_so(
+    world: BrokerWorld, name: str, batch: bool
+) -> None:
+    async def main() -> None:
+        async with world.serving(flush_disk_type="SYNC_FLUSH") as client:
+            log = world.parts.store.log
+            body = encode_batch([BatchEntry(b"x")]) if batch else b"x"
+            await client.send("T")
+            async with world.parts.flusher.paused():
+                sent = asyncio.ensure_future(
+                    client.send("T", body, properties={name: "false"}, batch=batch)
+                )
+                await world.clock.sleep_ms(100)
+                assert log.flushed < log.appended
+                assert sent.done() is (name == "WAIT")
+            assert (await sent).code == ResponseCode.SUCCESS
 
     world.run(main)
 

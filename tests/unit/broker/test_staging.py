@@ -14,11 +14,15 @@ from fake_raft import raft as raft
 from skylark.broker import staging
 from skylark.broker.decisions import Decision
 from skylark.broker.staging import StagingService
+from skylark.errors import BrokerError
 from skylark.model.topic import STAGED_TOPIC
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
 from skylark.protocol.headers import GetDecisionRequest, StageRowsRequest
+from skylark.protocol.properties import parse_properties
+from skylark.spark import cluster as clusters
+from skylark.spark.options import Access
 from skylark.store import PutMessage, PutResult, PutStatus
 
 ROWS = [b"one", b"two", b"six"]
@@ -117,6 +121,193 @@ def test_what_is_decided_is_applied_though_nobody_asks_again(
             await stage(client, ROWS, batch=1)
             answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(1))
             assert answer.code == ResponseCode.SUCCESS
+
+    world.run(main)
+
+
+# Decisions that take long.
+
+MANY = [b"%d" % number for number in range(20)]
+
+
+def slow_down(world: BrokerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows are copied in a second."""
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    sleep_ms = world.clock.sleep_ms
+    monkeypatch.setattr(world.clock, "sleep_ms", lambda ms: sleep_ms(ms or 500))
+
+
+async def decide(client: Client, rows: int = len(MANY)) -> int | None:
+    """How many rows the real Cluster reads in the answer; None when the batch is there."""
+    answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(rows=rows))
+    if answer.code == ResponseCode.SUCCESS:
+        return None
+    assert answer.code == ResponseCode.SYSTEM_BUSY, answer.remark
+    error = BrokerError(answer.code, answer.remark, client.address)
+    assert clusters._COPIED.search(answer.remark or ""), answer.remark
+    return clusters._copied(error)
+
+
+def test_a_decision_that_takes_long_is_answered_with_how_far_it_is(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            await stage(client, MANY)
+            slow_down(world, monkeypatch)
+            began_ms = world.clock.monotonic_ms()
+            counts = [await decide(client)]
+            assert 2_000 <= world.clock.monotonic_ms() - began_ms < 3_000
+            assert json.loads((await ask_decision(client)).body)["done"] is False
+            while counts[-1] is not None:
+                counts.append(await decide(client))
+            told = [count for count in counts if count is not None]
+            assert len(told) > 1
+            assert told == sorted(set(told))
+            assert 0 < told[0] <= told[-1] <= len(MANY)
+            assert [m.body for m in records(await client.pull("T"))] == MANY
+
+    world.run(main)
+
+
+def test_a_broker_goes_on_at_once_where_it_has_said_how_far_it_is(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            await stage(client, MANY)
+            slow_down(world, monkeypatch)
+            assert await decide(client)
+            await world.clock.sleep_ms(500 * len(MANY))  # And nobody asks.
+            assert [m.body for m in records(await client.pull("T"))] == MANY
+            assert json.loads((await ask_decision(client)).body)["done"] is True
+            assert await decide(client) is None
+
+    world.run(main)
+
+
+def test_a_disk_that_is_slow_to_hold_the_copies_is_waited_for_as_long_as_it_gets_on(
+    world: BrokerWorld,
+) -> None:
+    async def main() -> None:
+        async with world.running(flush_disk_type="SYNC_FLUSH"), world.connected() as client:
+            await stage(client, MANY)
+            service, flusher = world.parts.staging, world.parts.flusher
+            found, _ = service.decide(staging.read_decision(asked(rows=len(MANY))))
+            await flusher.flushed(world.parts.store.log.appended)
+            async with flusher.paused():
+                assert await decide(client) == 0, "copied, and on no disk"
+                assert found.is_done
+                answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(rows=len(MANY)))
+                assert "copied 0 rows so far; 20 more are not as safe" in (answer.remark or "")
+            assert await decide(client) is None
+            assert not found.unsafe
+
+    world.run(main)
+
+
+def test_a_leader_counts_the_copies_that_its_group_has_agreed_on(
+    raft: RaftWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has copied beyond them may be taken back, and a count may not."""
+
+    async def main() -> None:
+        async with raft.member() as group, raft.connected() as client:
+            await raft.leading()
+            await stage(client, MANY)
+            slow_down(raft, monkeypatch)
+            counts = [await decide(client)]
+            group.is_holding = True
+            counts += [await decide(client) for _ in range(2)]
+            assert counts[1] == counts[2], "nothing is agreed meanwhile"
+            group.lose("n1")
+            await group.cut()
+            await raft.clock.sleep_ms(10)
+            group.is_holding = False
+            await raft.leading()
+            while counts[-1] is not None:
+                counts.append(await decide(client))
+            told = [count for count in counts if count is not None]
+            assert told == sorted(told)
+            assert told[0] > 0
+            assert told[-1] > told[2]
+            assert [m.body for m in records(await client.pull("T"))] == MANY
+
+    raft.run(main)
+
+
+def test_a_driver_waits_as_long_as_a_real_broker_copies(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a broker answers, in the ears of the real Cluster."""
+    answers: list[Command] = []
+
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            await stage(client, MANY)
+            slow_down(world, monkeypatch)
+            while not answers or answers[-1].code:
+                answers.append(await client.call(RequestCode.DECIDE_ROWS, body=asked(rows=20)))
+
+    world.run(main)
+    assert len(answers) > 2
+    now = 0.0
+    monkeypatch.setattr(clusters.time, "monotonic", lambda: now)
+    monkeypatch.setattr(clusters.time, "sleep", lambda s: None)
+
+    def ask() -> Command:
+        nonlocal now
+        now += 2.0
+        answer = answers.pop(0)
+        if answer.code:
+            raise BrokerError(answer.code, answer.remark, world.address)
+        return answer
+
+    cluster = clusters.Cluster(Access("10.0.0.9:9876", retry_ms=2_500))
+    assert cluster.retried(ask, is_copying=True).code == ResponseCode.SUCCESS
+    assert not answers
+
+
+# Rows with properties of all kinds.
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"FLIGHT_DELAY\x0145\x02k\x01v",
+        b"MY_TRAN_MSG\x01true",
+        b"MY_SINK_ROW\x017\x02k\x01a\x01b",
+        b"SINK_ROW\x01other/1/2/3\x02k\x01a\x01b",
+    ],
+)
+def test_a_row_appears_with_its_properties_whatever_their_names_end_with(
+    world: BrokerWorld, properties: bytes
+) -> None:
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            for batch in range(2):  # The second one might go the short way.
+                answer = await stage(client, [b"x"], batch=batch, properties=properties)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                answer = await client.call(RequestCode.DECIDE_ROWS, body=asked(batch, 1))
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            for batch, found in enumerate(records(await client.pull("T"))):
+                expected = parse_properties(properties) | {
+                    "CLUSTER": "DefaultCluster",
+                    "SINK_ROW": f"sink/{batch}/0/0",
+                }
+                assert dict(found.properties) == expected
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("properties", [b"DELAY\x013", b"k\x01v\x02TRAN_MSG\x01true"])
+def test_a_row_that_would_be_delayed_or_half_is_refused(
+    world: BrokerWorld, properties: bytes
+) -> None:
+    async def main() -> None:
+        async with world.running(), world.connected() as client:
+            answer = await stage(client, [b"x"], properties=properties)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
     world.run(main)
 

@@ -80,6 +80,8 @@ _OF_COPIES = (
 )
 _CONTEXTS_MAX = 4_096
 _DOES_NOT_WAIT = f"{Property.WAIT}\x01false"
+_ALONE = frozenset({Property.DELAY, Property.TRAN_MSG})  # What no message of a batch may have.
+_ALONE_MARKS = tuple(f"{name}\x01".encode() for name in sorted(_ALONE))
 
 _Header = SendMessageRequest | SendMessageRequestV2
 
@@ -513,23 +515,25 @@ class SendProcessor:
         messages = []
         for entry in entries:
             require_sound(entry.properties)
-            if b"DELAY\x01" in entry.properties or b"TRAN_MSG\x01" in entry.properties:
+            if _must_go_alone(entry.properties):
                 raise illegal("a message of a batch can be neither delayed nor transactional")
             try:
                 properties = join_properties(entry.properties, batch.properties)
             except InvalidBody as error:
                 raise illegal(str(error)) from None
             message = batch.message(entry, properties)
-            if b"TIMER_" in properties:
-                found = parse_properties(properties)
-                name, stored_queue = self._defer(found, batch.topic, batch.queue_id)
-                message = message._replace(
-                    topic=name,
-                    queue_id=stored_queue,
-                    properties=encode_text(format_properties(found)),
-                )
-            messages.append(message)
+            messages.append(self._deferred(message) if b"TIMER_" in properties else message)
         return messages
+
+    def _deferred(self, message: PutMessage) -> PutMessage:
+        """A message that may name a time; as it is, if it names none."""
+        as_sent = parse_properties(message.properties)
+        found = dict(as_sent)
+        name, queue_id = self._defer(found, message.topic, message.queue_id)
+        if found == as_sent:
+            return message
+        properties = encode_text(format_properties(found))
+        return message._replace(topic=name, queue_id=queue_id, properties=properties)
 
     # Answers.
 
@@ -636,8 +640,22 @@ def _wait(commands: Iterable[Command]) -> bool:
     Those of one read are answered together, so that one that does not may wait for one that does.
     """
     return any(
-        _DOES_NOT_WAIT not in (fields.get("i") or fields.get("properties") or "")
+        _waits(fields.get("i") or fields.get("properties") or "")
         for fields in (command.fields for command in commands)
+    )
+
+
+# Texts are searched first, since most have nothing of the kind, and taken apart where that finds
+# something: it may be a value, or the end of another name.
+
+
+def _waits(text: str) -> bool:
+    return _DOES_NOT_WAIT not in text or parse_properties(text).get(Property.WAIT) != "false"
+
+
+def _must_go_alone(text: bytes) -> bool:
+    return any(mark in text for mark in _ALONE_MARKS) and (
+        not _ALONE.isdisjoint(parse_properties(text))
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Final
 
 from ...clock import Clock
 from ...errors import BrokerError, InvalidBatch, InvalidBody, InvalidName
@@ -13,13 +14,15 @@ from ...protocol.command import Command
 from ...protocol.exchange import Peer, Request, Response
 from ...protocol.headers import GetDecisionRequest, SendMessageRequest, StageRowsRequest
 from ...store import MessageStore, PutStatus
-from ..decisions import read_decision, read_key
+from ..decisions import Decision, read_decision, read_key
 from ..durability import Durability
 from ..flow import FlowControl
 from ..identity import Identity
 from ..staging import StagingService
 from .send import SendProcessor
 
+# A driver's request may take 5 s at least: so long for copying, and so long until that is safe.
+COPYING_MS: Final = 2_000
 _LATE: dict[PutStatus, int] = {
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -82,20 +85,52 @@ class StagingProcessor:
         return Response()
 
     async def decide(self, request: Request[None], peer: Peer) -> Response:
-        """Serve DECIDE_ROWS."""
+        """Serve DECIDE_ROWS: all of it is there, or it takes long and this is how far it is."""
         self._require_writable()
+        stop_ms = self._clock.monotonic_ms() + COPYING_MS
         decision, end = self._staging.decide(read_decision(request.body))
         # Nothing is seen of a batch, here or elsewhere, that a power cut might undecide.
         await self._wait_safe(end, on_disk=True)
-        end = self._store.log.appended
-        while True:
-            moved = self._staging.apply_some(decision)
-            if moved is None:
-                break
-            end = moved
-            await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
-        await self._wait_safe(end)
+        before = self._copied(decision)
+        await self._wait_copied(decision, await self._copy(decision, stop_ms), before)
+        decision.unsafe.clear()  # All of it is safe.
         return Response(body=json.dumps(decision.to_json()).encode())
+
+    async def _copy(self, decision: Decision, stop_ms: int) -> int:
+        """Copy rows until all are there, the log's end then; raises BrokerError if it is late."""
+        end = self._store.log.appended
+        while (moved := self._staging.apply_some(decision)) is not None:
+            end = moved
+            if not decision.is_done and self._clock.monotonic_ms() >= stop_ms:
+                raise self._not_yet(decision)
+            await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
+        return end
+
+    async def _wait_copied(self, decision: Decision, end: int, before: int) -> None:
+        """Wait until all copies are safe, as long as ever more of them are."""
+        try:
+            async with asyncio.timeout(COPYING_MS / 1000):
+                await self._wait_safe(end)
+        except (TimeoutError, BrokerError) as error:
+            if isinstance(error, TimeoutError) or self._copied(decision) > before:
+                raise self._not_yet(decision) from None
+            raise
+
+    def _copied(self, decision: Decision) -> int:
+        return self._staging.copied(decision, self._durability.is_safe)
+
+    def _not_yet(self, decision: Decision) -> BrokerError:
+        """The answer while rows are copied; skylark.spark's Cluster reads the number in it.
+
+        The broker goes on by itself. Clients that know nothing of this take it for a broker that
+        is busy, and ask again.
+        """
+        self._staging.go_on()
+        remark = f"[BUSY]the decision stands, copied {self._copied(decision)} rows so far"
+        unsafe = sum(rows for _, rows in decision.unsafe)
+        if unsafe:
+            remark += f"; {unsafe} more are not as safe yet as they should be"
+        return BrokerError(ResponseCode.SYSTEM_BUSY, remark)
 
     async def seal(self, request: Request[None], peer: Peer) -> Response:
         """Serve SEAL_ROWS."""
