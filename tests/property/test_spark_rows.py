@@ -202,7 +202,7 @@ def test_the_refusal_names_all_of_a_row_and_the_columns_to_use() -> None:
 @pytest.mark.parametrize("mark", ["MIRROR_ID", "REPLAY_ID"])
 def test_copies_keep_what_they_were_read_with(mark: str) -> None:
     # A message that came back from a retry, or of a client that checks no tags, is copied too.
-    read = {"ORIGIN_MESSAGE_ID": "1", "RETRY_TOPIC": "T", "TIMER_OUT_MS": "5", "n": "1"}
+    read = {"ORIGIN_MESSAGE_ID": "1", "RETRY_TOPIC": "T", "TIMER_OUT_MS": "5", "n": "a\x01b"}
     found = one(tag="A||B", properties={**read, mark: "2"})
     assert {**read, mark: "2", "TAGS": "A||B"}.items() <= found.items()
     assert mark in ("MIRROR_ID", *replay._MARKS)

@@ -133,7 +133,7 @@ def deliver_at_ms(properties: dict[str, str], now_ms: int, delay_ms_max: int) ->
 def restored(message: StoredMessage, changes: dict[str, str] | None = None) -> PutMessage | None:
     """A deferred message as it goes to its real topic; None for what has none to go to."""
     lazy = message.properties
-    text = lazy.text if isinstance(lazy, LazyProperties) else encode_properties(lazy)
+    text = lazy.text if isinstance(lazy, LazyProperties) else encode_properties(lazy, as_read=True)
     found = parse_properties(text)
     topic = found.get(Property.REAL_TOPIC, "")
     queue_text = found.get(Property.REAL_QID, "")

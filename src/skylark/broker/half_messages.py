@@ -151,7 +151,7 @@ def _text(stored: StoredMessage) -> bytes:
     properties = stored.properties
     if isinstance(properties, LazyProperties):
         return properties.text
-    return encode_properties(properties)
+    return encode_properties(properties, as_read=True)
 
 
 def _again(
@@ -193,7 +193,7 @@ def real_message(
                 now_ms=now_ms,
                 delay_ms_max=delay_ms_max,
             )
-            target, text = Target(*found), encode_properties(properties)
+            target, text = Target(*found), encode_properties(properties, as_read=True)
         except (BrokerError, LocalProtocolError):
             # It was sound when it was sent. Rather too early than never.
             target = place
@@ -208,7 +208,7 @@ def copy_message(stored: StoredMessage, times: int) -> PutMessage | None:
     properties.setdefault(Property.TRAN_PREPARED_QUEUE_OFFSET, str(stored.queue_offset))
     properties[SINCE_PROPERTY] = str(since_ms(stored))
     try:
-        text = encode_properties(properties)
+        text = encode_properties(properties, as_read=True)
     except LocalProtocolError:
         return None
     return _again(stored, Target(HALF_TOPIC, HALF_QUEUE), text, stored.sys_flag)
@@ -220,7 +220,7 @@ def resumed_message(stored: StoredMessage) -> PutMessage:
     properties[Property.TRANSACTION_CHECK_TIMES] = "0"
     properties.pop(Property.TRAN_PREPARED_QUEUE_OFFSET, None)
     properties.pop(SINCE_PROPERTY, None)
-    text = encode_properties(properties)
+    text = encode_properties(properties, as_read=True)
     return _again(stored, Target(HALF_TOPIC, HALF_QUEUE), text, stored.sys_flag)
 
 

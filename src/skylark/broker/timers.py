@@ -464,7 +464,7 @@ class TimerService:
             TIMER_TOPIC,
             TIMER_QUEUE,
             stored.body,
-            encode_text(format_properties(properties)),
+            encode_text(format_properties(properties, as_read=True)),
             stored.born_at_ms,
             pack_host(*stored.born_host),
             pack_host(*stored.store_host),

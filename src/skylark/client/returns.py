@@ -95,7 +95,7 @@ class Returns:
             sys_flag=record.sys_flag & _KEPT_FLAGS,
             born_timestamp=self._session.clock.now_ms(),
             flag=record.flag,
-            properties=format_properties(properties),
+            properties=format_properties(properties, as_read=True),
             reconsume_times=times,
             unit_mode=False,
             max_reconsume_times=reconsume_times_max,

@@ -46,7 +46,7 @@ async def try_again(session: Session, group: str, record: StoredMessage, broker:
         sys_flag=record.sys_flag & _KEPT_FLAGS,
         born_timestamp=session.clock.now_ms(),
         flag=record.flag,
-        properties=format_properties(properties),
+        properties=format_properties(properties, as_read=True),
         reconsume_times=0,
         unit_mode=False,
         batch=False,

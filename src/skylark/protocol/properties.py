@@ -52,8 +52,12 @@ if os.environ.get("SKYLARK_PURE") != "1":
         from ._record import parse_properties
 
 
-def format_properties(properties: Mapping[str, str | None]) -> str:
-    """Return the text of properties, as headers carry it; values of None are left out."""
+def format_properties(properties: Mapping[str, str | None], *, as_read: bool = False) -> str:
+    """Return the text of properties, as headers carry it; values of None are left out.
+
+    A value that was read may have 0x01 in it, and is handed on as its sender wrote it: it reads
+    back the same. What is new may not, since not every client reads as RocketMQ does.
+    """
     pieces = []
     for name, value in properties.items():
         if value is None:
@@ -63,15 +67,15 @@ def format_properties(properties: Mapping[str, str | None]) -> str:
                 f"property {name!r}: a name may not be empty, and neither name nor value"
                 " may contain the separators \\x01 and \\x02"
             )
-        if NAME_END in value:
+        if NAME_END in value and not as_read:
             raise LocalProtocolError(f"property {name!r}: its value contains the separator \\x01")
         pieces.append(f"{name}{NAME_END}{value}")
     return VALUE_END.join(pieces)
 
 
-def encode_properties(properties: Mapping[str, str | None]) -> bytes:
-    """Return the text of properties in UTF-8, as records carry it."""
-    data = encode_text(format_properties(properties))
+def encode_properties(properties: Mapping[str, str | None], *, as_read: bool = False) -> bytes:
+    """Return the text of properties in UTF-8, as records carry it; see format_properties."""
+    data = encode_text(format_properties(properties, as_read=as_read))
     if len(data) > PROPERTIES_BYTES_MAX:
         raise LocalProtocolError(
             f"properties take {len(data)} bytes, a record holds {PROPERTIES_BYTES_MAX}"

@@ -216,7 +216,7 @@ def single_rows(
             properties[Property.DELAY] = str(level)
         properties[Property.WAIT] = "true"
         try:
-            text = encode_text(format_properties(properties))
+            text = encode_text(format_properties(properties, as_read=_is_copy(properties)))
         except LocalProtocolError as error:
             raise ConfigError(f"column {_unsound(properties)}: {error}") from error
         if len(text) > ROW_PROPERTIES_BYTES_MAX:

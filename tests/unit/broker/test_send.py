@@ -388,6 +388,23 @@ def test_a_send_does_not_wait_for_the_disk_only_if_its_own_wait_says_so(
     world.run(main)
 
 
+@pytest.mark.parametrize("own", ["", "DELAY\x013\x02", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"])
+def test_a_separator_in_a_value_is_its_senders(world: BrokerWorld, own: str) -> None:
+    # Clients of other languages send it; RocketMQ reads what follows the first as the value.
+    async def main() -> None:
+        async with world.serving() as client:
+            for topic in ("New", "New", "Other"):
+                fields = send_fields(topic) | {"i": f"{own}k\x01a\x01b"}
+                answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            await world.clock.sleep_ms(11_000)
+            if not own.startswith("TRAN"):
+                found = records(await client.pull("New"))
+                assert [message.properties["k"] for message in found] == ["a\x01b"] * 2
+
+    world.run(main)
+
+
 def test_a_negative_queue_lets_the_broker_choose(world: BrokerWorld) -> None:
     async def main() -> None:
         async with world.serving() as client:

@@ -95,6 +95,13 @@ def test_a_value_with_a_separator_is_refused(value: str) -> None:
         format_properties({"a": value})
 
 
+@given(st.text(st.sampled_from("ab\x01\x02")))
+def test_whatever_was_read_can_be_handed_on(text: str) -> None:
+    found = properties.parse_properties(text)
+    assert properties.parse_properties(format_properties(found, as_read=True)) == found
+    assert properties.parse_properties(encode_properties(found, as_read=True)) == found
+
+
 def test_properties_end_at_what_a_record_can_hold() -> None:
     assert len(encode_properties({"a": "x" * 32_765})) == 32_767
     with pytest.raises(LocalProtocolError, match="32768"):

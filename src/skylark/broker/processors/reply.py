@@ -104,7 +104,7 @@ class ReplyProcessor:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            properties=format_properties(properties),
+            properties=format_properties(properties, as_read=True),
             reconsume_times=header.reconsume_times or 0,
             unit_mode=header.unit_mode or False,
             born_host=peer.address,

@@ -318,7 +318,7 @@ class SendProcessor:
             name, stored_queue = HALF_TOPIC, 0
         else:
             name, stored_queue = self._defer(found, name, stored_queue)
-        properties = encode_text(format_properties(found))
+        properties = encode_text(format_properties(found, as_read=True))
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise illegal(f"properties take {len(properties)} bytes with the broker's own")
         return queue_id, PutMessage(
@@ -493,7 +493,7 @@ class SendProcessor:
             topic.name,
             queue_id,
             command.body,
-            encode_text(format_properties(shared)),
+            encode_text(format_properties(shared, as_read=True)),
             header.born_timestamp,
             born_host,
             self._identity.store_host,
@@ -532,7 +532,7 @@ class SendProcessor:
         name, queue_id = self._defer(found, message.topic, message.queue_id)
         if found == as_sent:
             return message
-        properties = encode_text(format_properties(found))
+        properties = encode_text(format_properties(found, as_read=True))
         return message._replace(topic=name, queue_id=queue_id, properties=properties)
 
     # Answers.

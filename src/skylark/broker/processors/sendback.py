@@ -117,7 +117,7 @@ class SendBackProcessor:
                     name,
                     queue_id,
                     failed.body,
-                    encode_text(format_properties(properties)),
+                    encode_text(format_properties(properties, as_read=True)),
                     failed.born_at_ms,
                     pack_host(*failed.born_host),
                     self._identity.store_host,

@@ -169,7 +169,7 @@ class TimerAdmin:
             Property.REPEAT_COUNT: "0",
             Property.UNIQ_KEY: repeat_id,
         }
-        text = encode_text(format_properties(properties))
+        text = encode_text(format_properties(properties, as_read=True))
         if len(text) > PROPERTIES_BYTES_MAX:
             raise _illegal(f"properties take {len(text)} bytes")
         host = self._parts.identity.store_host
