@@ -6,16 +6,14 @@ import functools
 import glob
 import inspect
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, Self
 
 import typer
 
 from ..errors import ConfigError
 
-_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # What comes to a command as one: the fields of Flags that it shares with all others.
 _SHARED: Mapping[str, Any] = {
     "master": Annotated[
@@ -66,11 +64,13 @@ Verbose = Annotated[
 
 def _absolute(option: str, text: str | None) -> str | None:
     """Files of this machine by their whole paths; Spark would pass over one that is missing."""
+    from ..spark.pipelines.paths import has_scheme
+
     if text is None:
         return None
     found = []
     for name in filter(None, map(str.strip, text.split(","))):
-        if not _REMOTE.match(name):
+        if not has_scheme(name):
             path = os.path.abspath(os.path.expanduser(name))
             if not os.path.exists(path) and not glob.glob(path):
                 raise ConfigError(f"{option} {name}: there is no such file")
@@ -95,6 +95,16 @@ class Flags:
         object.__setattr__(self, "jars", _absolute("--jars", self.jars))
         object.__setattr__(self, "py_files", _absolute("--py-files", self.py_files))
         self.settings()  # Wrong use is said before servers are asked and Spark starts.
+
+    @classmethod
+    def kept(cls, values: Mapping[str, Any]) -> Self:
+        """Those of an earlier run, without what a newer version has added; raises TypeError."""
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        for name, value in known.items():  # Not quoted: they may hold secrets.
+            kind = {"conf": list, "once": bool}.get(name, str)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"its flag {name} is damaged")
+        return cls(**known)
 
     def settings(self) -> dict[str, str]:
         """As settings of Spark."""

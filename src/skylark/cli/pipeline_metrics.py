@@ -90,23 +90,35 @@ def metrics(
         _show(table, since, metric, step, as_json=json)
         return
     every_ms = span_ms(every, "--every")
+    addresses = asking.addresses(namesrv)
+    _check_reading(addresses, topics, start)
     from ..spark.metrics import MetricsJob
 
     with _running(name, table) as stop:
-        require_topics(asking.addresses(namesrv))
+        require_topics(addresses)
         make_folder("--table", table)
         say(f"{name}: Spark starts; the table is {table}")
         with spark_session(name, flags, flags.settings(), verbose=verbose) as spark:
             stop.begin()
-            job = MetricsJob(
-                spark, table, namesrv=asking.addresses(namesrv), topics=topics, start=start
-            )
+            job = MetricsJob(spark, table, namesrv=addresses, topics=topics, start=start)
             job.run(once=once, every_ms=every_ms, stop=stop, on_step=stop.note)
     if json:
         render.show_record(stop.state.shown(), {}, as_json=True)
         return
     ended = "stopped, " if stop.state.status == "stopped" else ""
     say(f"{name}: {ended}{stop.state.sinks['table'].rows:,} messages counted")
+
+
+def _check_reading(namesrv: str, topics: str, start: str) -> None:
+    """Refuse what MetricsJob would, before servers are asked and Spark starts; in our words."""
+    from ..spark.options import read_options
+
+    options = {"namesrv": namesrv, "topicsPattern": topics, "startingOffsets": start}
+    try:
+        read_options(options, is_stream=False)
+    except ConfigError as error:
+        text = str(error).replace("option topicsPattern", "--topics", 1)
+        raise ConfigError(text.replace("option startingOffsets", "--from", 1)) from None
 
 
 def span_ms(text: str, option: str) -> int:
@@ -202,7 +214,7 @@ def _running(name: str, table: str) -> Iterator[_Stop]:
     from ..spark.pipelines.state import SinkState
 
     directory = RunDirectory.default()
-    lock = directory.lock(name)
+    lock = directory.lock(name, "metrics")
     state = RunState(
         name, kind="metrics", checkpoint=str(Path(table).absolute()), pid=os.getpid(),
         host=socket.gethostname(), started_ms=int(time.time() * 1_000),

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -158,17 +159,16 @@ def _lag(sink: SinkState) -> int | None:
     from ..spark.options import read_options
 
     given = {"namesrv": sink.namesrv, "topic": ",".join(sink.topics)}
-    access = read_options(given, is_stream=False).access
-    cluster = Cluster(replace(access, retry_ms=0, timeout_ms=_LAG_TIMEOUT_MS))
     try:
-        lag = 0
-        for queue in cluster.queues(sink.topics):
-            committed = cluster.committed(sink.group, queue)
-            if committed is None:
-                return None
-            lag += max(0, cluster.max_offset(queue) - committed)
-        return lag
-    except SkylarkError:  # The recorded one is the best there is.
+        access = read_options(given, is_stream=False).access
+        access = replace(access, retry_ms=0, timeout_ms=_LAG_TIMEOUT_MS)
+        with closing(Cluster(access)) as cluster:
+            lag = 0
+            for queue in cluster.queues(sink.topics):
+                committed = cluster.committed(sink.group, queue)
+                if committed is None:
+                    return None
+                lag += max(0, cluster.max_offset(queue) - committed)
+            return lag
+    except SkylarkError:  # Also an account that is half known. The recorded one is the best then.
         return None
-    finally:
-        cluster.close()

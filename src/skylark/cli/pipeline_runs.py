@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..spark.pipelines import Run, RunDirectory, RunState, Spec
 
 _WATCH_S = 1.0
-# What is no pipeline goes on in its own way.
-_GOES_ON = {"metrics": "the same command", "session": "its own program"}
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: a file .yaml or .py.")]
 Name = Annotated[
@@ -109,22 +107,7 @@ def _loaded(file: Path, namesrv: str | None) -> Spec:
 
     if namesrv is None:
         return load(file)
-    return at(load(file, {**os.environ, "NAMESRV_ADDR": namesrv}), namesrv)
-
-
-def at(spec: Spec, namesrv: str) -> Spec:
-    """A pipeline at other name servers than its file's; a part that has its own keeps them."""
-
-    def moved(options: Mapping[str, str]) -> Mapping[str, str]:
-        is_files = options.get("namesrv") == spec.namesrv
-        return {**options, "namesrv": namesrv} if is_files else options
-
-    return replace(
-        spec,
-        namesrv=namesrv,
-        sources=tuple(replace(one, options=moved(one.options)) for one in spec.sources),
-        sinks=tuple(replace(one, options=moved(one.options)) for one in spec.sinks),
-    )
+    return load(file, {**os.environ, "NAMESRV_ADDR": namesrv}, namesrv=namesrv)
 
 
 @with_spark_flags
@@ -148,7 +131,8 @@ def validate(
     if not offline:
         check_spec(spec)
     settings = {**spec.settings, **flags.settings()}
-    with spark_session(spec.name, flags, settings, verbose=verbose) as spark:
+    # Not under its name: the log of that is of its run.
+    with spark_session("validate", flags, settings, verbose=verbose) as spark:
         plan = Plan(spec, spark, None)
         rows = []
         for sink in spec.sinks:
@@ -196,15 +180,9 @@ def stop(
     if json:
         render.show_record(state.shown(), {}, as_json=True)
     else:
-        say(f"{name}: {state.status}; go on with: {_way_on(state)}")
+        say(f"{name}: {state.status}; go on with: {state.way_on}")
     if state.status == "failed":
         raise typer.Exit(exits.FAILED)
-
-
-def _way_on(state: RunState) -> str:
-    if state.kind == "pipeline" and state.file is None:
-        return _GOES_ON["session"]
-    return _GOES_ON.get(state.kind, f"skylark pipeline resume {state.name}")
 
 
 def resume(name: Name, verbose: Verbose = False, json: asking.Json = False) -> None:
@@ -223,11 +201,14 @@ def resume(name: Name, verbose: Verbose = False, json: asking.Json = False) -> N
 
         resume_replay(name, state, verbose=verbose, as_json=json)
         return
-    if state.kind in _GOES_ON:
-        raise ConfigError(f"{name} is no pipeline of a file; go on with {_way_on(state)}")
+    if state.kind != "pipeline":
+        raise ConfigError(f"{name} is no pipeline of a file; go on with {state.way_on}")
     if state.file is None:
         raise ConfigError(f"pipeline {name} was run by a program, not from a file; run that again")
-    flags = Flags(**state.flags)
+    try:
+        flags = Flags.kept(state.flags)
+    except TypeError as error:
+        raise ConfigError(f"pipeline {name}: {error}; run its file anew") from error
     _check_same(name, Path(state.file), flags, state)
     execute(Path(state.file), flags, verbose=verbose, as_json=json)
 

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
-_SECRETS = re.compile(r"secret|passw|token|credential|access\.?key", re.IGNORECASE)
+# Words, and kinds of keys; keySizeBits and keyprovider are none.
+_SECRETS = re.compile(
+    r"secret|passw|passphrase|token|credential|access\.?key|\bsas\b"
+    r"|(?:account|private|encryption)[._-]?key(?![a-z])",
+    re.IGNORECASE,
+)
 DEFAULTS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",

@@ -69,6 +69,8 @@ def said(capsys, *words):
         (("mirror", "T", "--to", "127.0.0.1:1", "--checkpoint", "c"), "cannot be copied to itself"),
         (("sql", "select 1", "-t", "a b"), "topic name 'a b' contains ' '"),
         (("sql", "select 1", "--archive", "none"), "there is none; make it with"),
+        (("metrics", "--table", "t", "--from", "middle"), "--from='middle': earliest, latest or"),
+        (("metrics", "--table", "t", "--topics", "("), "--topics='(': missing )"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_2(capsys, words, expected):
@@ -193,6 +195,10 @@ def test_the_flag_goes_before_the_name_server_of_the_file(tmp_path):
     assert spec.namesrv == "127.0.0.1:8"
     assert [one.options["namesrv"] for one in spec.sources] == ["127.0.0.1:8", "h:3"]
     assert pipeline_runs._loaded(file, None).sources[0].options["namesrv"] == "127.0.0.1:7"
+    file.write_text(file.read_text().replace("h:3", "127.0.0.1:7"))
+    spec = pipeline_runs._loaded(file, "127.0.0.1:8")
+    moved = [one.options["namesrv"] for one in spec.sources]
+    assert moved == ["127.0.0.1:8", "127.0.0.1:7"], "also one that says the same as its file"
 
 
 def test_a_run_of_a_file_that_is_wrong_names_the_line(capsys, tmp_path):
@@ -248,10 +254,10 @@ def test_what_runs_is_advised_on_by_its_kind(capsys, directory):
     assert "is a session of another program" in line
     directory.write(RunState("metrics", kind="metrics", status="stopped"))
     assert "go on with the same command" in said(capsys, "resume", "metrics")[1]
-    way_on = pipeline_runs._way_on
-    assert way_on(RunState("m", kind="metrics")) == "the same command"
-    assert way_on(RunState("p", file="p.yaml")) == "skylark pipeline resume p"
-    assert way_on(RunState("r", kind="replay")) == "skylark pipeline resume r"
+    assert RunState("m", kind="metrics").way_on == "the same command"
+    assert RunState("p", file="p.yaml").way_on == "skylark pipeline resume p"
+    assert RunState("p").way_on == "its own program"
+    assert RunState("r", kind="replay").way_on == "skylark pipeline resume r"
 
 
 def test_a_replay_does_not_take_the_name_of_a_pipeline(capsys, directory):
@@ -259,6 +265,71 @@ def test_a_replay_does_not_take_the_name_of_a_pipeline(capsys, directory):
     code, line = said(capsys, "replay", "T", "--to", "U", "--yes", "--name", "fmt")
     assert code == exits.WRONG_USE
     assert line == "skylark: --name fmt: a pipeline is called so; choose another name"
+
+
+def test_metrics_do_not_take_the_name_of_a_replay_that_has_not_ended(capsys, tmp_path, directory):
+    replay = RunState("again", kind="replay", status="stopped", flags={"selection": {"topic": "T"}})
+    directory.write(replay)
+    code, line = said(capsys, "metrics", "--table", tmp_path / "t", "--name", "again")
+    assert code == exits.WRONG_USE
+    assert line == (
+        "skylark: name again: a replay is called so and has not ended; choose another name, or go "
+        "on with it: skylark pipeline resume again"
+    )
+    assert directory.read("again") == replay
+
+
+def test_metrics_that_are_told_wrong_leave_no_state(capsys, tmp_path, directory):
+    said(capsys, "metrics", "--table", tmp_path / "t", "--from", "middle")
+    assert directory.names() == []
+
+
+def test_flags_of_a_newer_version_do_not_keep_a_run_from_going_on(capsys, tmp_path, directory):
+    file = tmp_path / "orders.yaml"
+    file.write_text(FILE)
+    flags = {"once": True, "sparkle": 1}
+    directory.write(RunState("orders", status="stopped", file=str(file), flags=flags))
+    assert f"has the checkpoint {tmp_path / 'state'} now" in said(capsys, "resume", "orders")[1]
+    assert Flags.kept({"master": "local[1]", "once": True, "x": 1}) == Flags("local[1]", once=True)
+    flags = {"jars": 5}
+    directory.write(RunState("orders", status="stopped", file=str(file), flags=flags))
+    code, line = said(capsys, "resume", "orders")
+    assert code == exits.WRONG_USE
+    assert line == "skylark: pipeline orders: its flag jars is damaged; run its file anew"
+
+
+def test_validating_does_not_empty_the_log_of_a_run(capsys, tmp_path, monkeypatch):
+    (tmp_path / "orders.yaml").write_text(FILE)
+    names = []
+
+    def start(name, flags, settings, *, verbose):
+        names.append(name)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(pipeline_spark, "_started", start)
+    said(capsys, "validate", tmp_path / "orders.yaml", "--offline")
+    assert names == ["validate"]
+
+
+def test_status_is_shown_where_only_half_of_an_account_is_known(capsys, directory, monkeypatch):
+    monkeypatch.setenv("SKYLARK_ACCESS_KEY", "me")
+    monkeypatch.delenv("SKYLARK_SECRET_KEY", raising=False)
+    sinks = {"out": SinkState("noop", "orders", "127.0.0.1:1", ["T"], lag=7)}
+    directory.write(RunState("orders", status="done", sinks=sinks))
+    assert main(["pipeline", "status", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["sinks"]["out"]["lag"] == 7, "what was noted last"
+
+
+def test_stray_files_and_damaged_flags_do_not_hide_the_others(capsys, directory):
+    directory.write(RunState("orders", status="done"))
+    (directory.root / "orders (copy).json").write_text("{}")
+    assert main(["pipeline", "status"]) == 0
+    directory.path("bad", "json").write_text('{"name": "bad", "status": "done", "flags": null}')
+    assert main(["pipeline", "status", "--json"]) == exits.WRONG_USE
+    out, err = capsys.readouterr()
+    assert "orders" in out
+    assert "bad.json: is no state of a pipeline: flags" in err
 
 
 def test_a_replay_that_is_done_is_not_done_again(capsys, directory):

@@ -29,7 +29,9 @@ def test_a_date_is_the_text_that_was_written():
     assert parsed("t: 2026-11-15T10:00:00Z").items()["t"].text() == "2026-11-15T10:00:00Z"
 
 
-@pytest.mark.parametrize("written", ["NO", "1.10", "1_000", "0x1F", "1e3", "True", ".inf", "12:30"])
+@pytest.mark.parametrize(
+    "written", ["NO", "1.10", "1_000", "0x1F", "1e3", "True", ".inf", "12:30", "=", "<<"]
+)
 def test_a_value_is_the_text_that_was_written(written):
     assert parsed(f"a: {written}\nb: [{written}]").items()["a"].text() == written
     assert parsed(f"b: [{written}]").items()["b"].texts() == (written,)
@@ -57,6 +59,8 @@ def test_nothing_is_no_text(written):
         ("a: !!str &x b", 1, "anchors"),
         ("&x {a: 1}", 1, "anchors"),
         ("a: *x", 1, "undefined alias"),
+        ("a: !!value [b]", 1, "tag"),
+        ("a: !!merge {b: c}", 1, "tag"),
         ("a: 1\nb: 2\na: 3", 3, "a is here twice"),
         ("a: [1", 1, "not YAML"),
         ("a: 1\n b: 2", 2, "not YAML"),

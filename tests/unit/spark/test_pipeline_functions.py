@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 
 from skylark.errors import ConfigError
-from skylark.spark.pipelines import functions
+from skylark.spark.pipelines import functions, load
 from skylark.spark.pipelines.document import Place
 
 HERE = Place("a.yaml", 3, "steps.x")
@@ -87,6 +87,133 @@ def test_a_function_from_beside_the_file_travels_without_its_module(tmp_path, mo
             cwd="/",
         )
         assert answer.strip() == repr(expected)
+
+
+def answer_elsewhere(function, tmp_path):
+    """What a function says in a process that knows nothing of its module."""
+    file = tmp_path / "function.bin"
+    file.write_bytes(cloudpickle.dumps(function))
+    script = "import pickle, sys; print(repr(pickle.load(open(sys.argv[1], 'rb'))(5)))"
+    return subprocess.check_output(
+        [sys.executable, "-c", f"import pyspark.cloudpickle; {script}", file], text=True, cwd="/"
+    ).strip()
+
+
+@pytest.fixture
+def own_modules(monkeypatch):
+    """Python's modules and where it looks for them, as they were before."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    before = dict(sys.modules)
+    yield
+    for name in set(sys.modules) - set(before):
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_package_that_imports_itself_by_its_name_travels(tmp_path):
+    package = tmp_path / "pkg_itself"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from pkg_itself.util import g\nimport pkg_itself.util\n"
+        "def f(n): return g(n)\ndef whole(n): return pkg_itself.util.g(n)\n"
+    )
+    (package / "util.py").write_text("def g(n): return [n]\n")
+    for name in ("f", "whole"):
+        found = functions.find(f"pkg_itself:{name}", tmp_path, HERE)
+        assert answer_elsewhere(found, tmp_path) == "[5]"
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_module_beside_another_one_travels_with_it(tmp_path):
+    parts = tmp_path / "bare_parts"
+    parts.mkdir()
+    (parts / "inner.py").write_text("def g(n): return [n]\n")
+    (tmp_path / "helping.py").write_text("def g(n): return [n]\n")
+    (tmp_path / "steps_here.py").write_text(
+        "import helping\nimport bare_parts.inner\nfrom helping import g\n"
+        "def f(n): return g(n)\ndef dotted(n): return helping.g(n)\n"
+        "def deep(n): return bare_parts.inner.g(n)\n"
+    )
+    for name in ("f", "dotted", "deep"):
+        found = functions.find(f"steps_here:{name}", tmp_path, HERE)
+        assert answer_elsewhere(found, tmp_path) == "[5]"
+
+
+@pytest.mark.usefixtures("own_modules")
+@pytest.mark.parametrize("how", ["import", "from . import"])
+def test_modules_that_refer_to_each_other_travel(tmp_path, how):
+    package = tmp_path / "two_halves"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    where = package if "from" in how else tmp_path
+    (where / "left_half.py").write_text(f"{how} right_half\ndef f(n): return right_half.g(n)\n")
+    (where / "right_half.py").write_text(
+        f"{how} left_half\ndef g(n): return left_half.f(n - 1) if n else 'end'\n"
+    )
+    name = "two_halves.left_half:f" if "from" in how else "left_half:f"
+    assert answer_elsewhere(functions.find(name, tmp_path, HERE), tmp_path) == "'end'"
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_what_a_module_imports_later_travels_once_it_is_looked_for_again(tmp_path):
+    (tmp_path / "late_help.py").write_text("def g(n): return [n]\n")
+    (tmp_path / "late_steps.py").write_text(
+        "def made():\n    from late_help import g\n    return g"
+    )
+    late = functions.find("late_steps:made", tmp_path, HERE)()
+    functions.find("late_steps:made", tmp_path, HERE)
+    assert answer_elsewhere(late, tmp_path) == "[5]"
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_module_beside_a_python_file_travels_with_its_functions(tmp_path):
+    (tmp_path / "file_help.py").write_text("def g(n): return [n]\n")
+    (tmp_path / "whole_file.py").write_text(
+        "from skylark.spark.pipelines import Pipeline\nfrom file_help import g\n"
+        "p = Pipeline('p', checkpoint='c').source('o', topic='T').sink('x', format='noop')\n"
+        "@p.step\ndef f(o): return g(o)\n"
+    )
+    (step,) = load(tmp_path / "whole_file.py", {}).steps
+    assert answer_elsewhere(step.function, tmp_path) == "[5]"
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_what_is_installed_below_the_folder_is_left_where_workers_find_it(tmp_path):
+    for place in ("lib/site-packages", "venv/own"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    (tmp_path / "lib" / "site-packages" / "installed_one.py").write_text("def g(n): return n\n")
+    (tmp_path / "venv" / "own" / "installed_two.py").write_text("def g(n): return n\n")
+    (tmp_path / "uses_both.py").write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "sys.path += [str(Path(__file__).parent / p) for p in ('lib/site-packages', 'venv/own')]\n"
+        "import installed_one, installed_two, skylark.model\ndef f(n): return n\n"
+    )
+    functions.find("uses_both:f", tmp_path, HERE)
+    functions.find("uses_both:f", tmp_path, HERE)
+    registered = cloudpickle.list_registry_pickle_by_value()
+    assert not registered & {"installed_one", "installed_two", "skylark", "skylark.model", "json"}
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_pipelines_of_one_process_have_each_their_own_helper(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name / "shared_parts").mkdir(parents=True)
+        (tmp_path / name / "shared_help.py").write_text(f"def whose(n): return {name!r}\n")
+        (tmp_path / name / "shared_parts" / "__init__.py").touch()
+        (tmp_path / name / "shared_parts" / "deep.py").write_text(f"WHOSE = {name!r}\n")
+        for step in ("steps", "more"):
+            (tmp_path / name / f"my_{step}.py").write_text(
+                "import shared_help\nfrom shared_parts.deep import WHOSE\n"
+                "def f(n): return shared_help.whose(n) + WHOSE\n"
+            )
+    wanted = [("a", "steps"), ("b", "steps"), ("a", "more"), ("b", "more")]
+    found = [functions.find(f"my_{step}:f", tmp_path / one, HERE) for one, step in wanted]
+    assert [one(5) for one in found] == ["aa", "bb", "aa", "bb"]
+    assert [answer_elsewhere(one, tmp_path) for one in found] == ["'aa'", "'bb'", "'aa'", "'bb'"]
+    helpers = [one.__globals__["shared_help"] for one in found]
+    assert helpers[0] is helpers[2], "each is loaded once"
+    assert helpers[1] is helpers[3]
 
 
 def test_two_pipeline_files_of_one_name_keep_what_is_theirs(tmp_path, monkeypatch):

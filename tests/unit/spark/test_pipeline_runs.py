@@ -17,6 +17,7 @@ from skylark.spark.pipelines.locks import FRESH_MS, Lock, owner_of
 from skylark.spark.pipelines.plans import Plan
 from skylark.spark.pipelines.progress import Watched, lag_of
 from skylark.spark.pipelines.state import SinkState
+from skylark.spark.sessions import is_secret
 from skylark.spark.watched_state import StateReporter
 
 HOLDER = """
@@ -116,8 +117,9 @@ def test_a_checkpoint_that_is_no_folder_is_said_with_its_line(tmp_path, director
 
 
 def test_a_checkpoint_elsewhere_has_its_notes_here(tmp_path, directory):
-    spec = replace(spec_of(tmp_path), checkpoint="s3a://bucket/state")
-    assert notes_folder(spec, directory).is_relative_to(directory.root)
+    for place in ("s3a://bucket/state", "hdfs:/state", "file:/state"):
+        spec = replace(spec_of(tmp_path), checkpoint=place)
+        assert notes_folder(spec, directory).is_relative_to(directory.root)
 
 
 def test_a_second_run_is_refused_by_name_and_by_checkpoint(tmp_path, directory):
@@ -169,6 +171,93 @@ def test_a_state_is_shown_without_secrets_and_kept_with_them(directory):
     directory.write(state)
     assert directory.read("p").flags["conf"] == conf
     assert RunState("q", flags={"conf": None}).shown()["flags"] == {"conf": None}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "fs.azure.account.key.shop.dfs.core.windows.net",
+        "spark.hadoop.fs.gs.auth.service.account.private.key",
+        "google.cloud.auth.service.account.private.key.id",
+        "fs.azure.sas.container.shop.blob.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "fs.s3a.server-side-encryption.key",
+        "spark.ssl.keyPassword",
+        "my.passphrase",
+    ],
+)
+def test_settings_that_open_a_store_are_secrets(setting):
+    assert is_secret(setting)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.io.encryption.keySizeBits",
+        "fs.azure.account.keyprovider.shop",
+        "spark.sql.disaster.x",
+        "fs.azure.account.auth.type",
+    ],
+)
+def test_settings_that_only_sound_like_secrets_are_none(setting):
+    assert not is_secret(setting)
+
+
+@pytest.mark.parametrize(
+    "flags", ["null", "[]", '"x"', '{"conf": 5}', '{"conf": [5]}', '{"conf": "a=b"}']
+)
+def test_a_state_whose_flags_are_damaged_is_said_to_be(directory, flags):
+    directory.root.mkdir()
+    (directory.root / "p.json").write_text(f'{{"name": "p", "flags": {flags}}}')
+    with pytest.raises(StoreUnreadable, match=r"p\.json: is no state of a pipeline: flags"):
+        directory.read("p")
+
+
+def test_a_file_that_is_no_state_by_its_name_is_passed_over(directory):
+    directory.root.mkdir()
+    directory.write(RunState("orders", status="done"))
+    for name in ("orders (copy).json", ".json", "a.b.json", "-x.json"):
+        (directory.root / name).write_text("{}")
+    assert directory.names() == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoken", "way_on"),
+    [
+        ("replay", "a replay", "skylark pipeline resume orders"),
+        ("metrics", "a metrics job", "the same command"),
+    ],
+)
+def test_a_run_leaves_what_another_kind_needs_to_go_on(tmp_path, directory, kind, spoken, way_on):
+    directory.root.mkdir()
+    kept = RunState("orders", kind=kind, status="stopped", flags={"selection": {}})
+    directory.write(kept)
+    with pytest.raises(ConfigError) as caught:
+        Run(spec_of(tmp_path), directory=directory).__enter__()
+    assert str(caught.value) == (
+        f"name orders: {spoken} is called so and has not ended; choose another name, or go on "
+        f"with it: {way_on}"
+    )
+    assert directory.read("orders") == kept
+    assert not directory.is_running("orders")
+    directory.write(replace(kept, status="done"))
+    with Run(spec_of(tmp_path), directory=directory):
+        assert directory.read("orders").kind == "pipeline"
+
+
+@pytest.mark.parametrize("status", ["stopped", "running"])
+def test_a_session_that_has_ended_leaves_its_name(tmp_path, directory, status):
+    directory.root.mkdir()
+    directory.write(RunState("orders", kind="session", status=status))
+    with Run(spec_of(tmp_path), directory=directory):
+        assert directory.read("orders").kind == "pipeline"
+
+
+def test_a_damaged_state_does_not_keep_a_name(tmp_path, directory):
+    directory.root.mkdir()
+    (directory.root / "orders.json").write_text("{")
+    with Run(spec_of(tmp_path), directory=directory):
+        assert directory.read("orders").status == "starting"
 
 
 def test_names_that_were_never_run_and_files_that_are_none(directory):
@@ -442,6 +531,43 @@ def test_a_setting_of_the_command_line_is_not_blamed_on_the_file(tmp_path, value
     with pytest.raises(ConfigError) as caught:
         Plan(spec, None, None)._said(spec.sources[0].place, refused)
     assert str(caught.value) == place + problem
+
+
+class FakeWriter:
+    """A frame and its writer, which refuses one thing that it is told."""
+
+    def __init__(self, refusing):
+        self.writeStream = self
+        self.refusing = refusing
+
+    def __getattr__(self, name):
+        def told(*words, **given):
+            if name == self.refusing:
+                raise IllegalArgumentException(f"[X] {name} makes no sense. SQLSTATE: 22006")
+            return self
+
+        return told
+
+
+@pytest.mark.parametrize(
+    ("refusing", "place"),
+    [
+        ("trigger", "a.yaml:4: trigger"),
+        ("outputMode", "a.yaml:3: sinks.out"),
+        ("partitionBy", "a.yaml:3: sinks.out"),
+        ("options", "a.yaml:3: sinks.out"),
+    ],
+)
+def test_whatever_spark_refuses_of_a_sink_is_one_line_with_its_place(tmp_path, refusing, place):
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "checkpoint: c\nsources: {o: {topic: T}}\n"
+        "sinks: {out: {format: memory, partitionBy: a}}\ntrigger: 5 seconds\n"
+    )
+    spec = load(file, {})
+    with pytest.raises(ConfigError) as caught:
+        Plan(spec, None, None).start(spec.sinks[0], FakeWriter(refusing))
+    assert str(caught.value) == f"{place}: {refusing} makes no sense."
 
 
 class FakePlan:

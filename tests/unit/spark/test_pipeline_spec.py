@@ -129,11 +129,15 @@ def test_ten_lines_are_enough():
         ("trigger: 10 seconds", "trigger: {processingTime: soon}", 3, "not a trigger"),
         ("10 seconds", "10", 3, "'10' is not a trigger"),
         ("10 seconds", "36501 days", 3, "'36501 days' is not a trigger"),
+        ("10 seconds", "10seconds", 3, "'10seconds' is not a trigger"),
+        ("10 seconds", "\uff11\uff10 seconds", 3, "is not a trigger"),
+        ("10 seconds", "10 \u017feconds", 3, "is not a trigger"),
         ("10 seconds", "900000000 hours", 3, "an interval such as 10 seconds, is allowed"),
         ("topic: OrderTopic", "topics: OrderTopic", 5, "topic, archive or format is needed"),
         ("maxMessagesPerTrigger: 500", "maxMessagePerTrigger: 5", 7, "mean maxMessagesPerTrigger?"),
         ("maxMessagesPerTrigger: 500", "maxMessagesPerTrigger: many", 7, "a number from 1 to"),
         ("topic: OrderTopic", "topic: Order Topic", 6, "contains ' '"),
+        ("store_time 10 minutes", "store_time 10minutes", 8, "an interval are needed"),
         ("store_time 10 minutes", "10 minutes", 8, "a column of time and an interval"),
         ("schema: id long", "shema: id long", 12, "did you mean schema?"),
         ("topic: OldTopic", "startingOffsets: latest", 13, "topic"),
@@ -156,6 +160,10 @@ def test_ten_lines_are_enough():
         ("    path: s3a://bucket/files\n", "", 25, "path is missing: where the parquet files go"),
         ("path: s3a://bucket/files", "mode: complete\n    path: x", 28, "only be appended to"),
         ("format: parquet\n    path: s3a://bucket/files", "format: jdbc", 29, "url is missing"),
+        ("format: parquet\n    path: /dat", "format: Skylark\n    path: /dat", 10, "write topic: "),
+        ("format: parquet\n    path: /dat", "format: archive\n    path: /dat", 10, "or archive: "),
+        ("format: parquet\n    path: s3a", "format: skylark\n    path: s3a", 27, "write topic: "),
+        ("format: parquet\n    path: s3a", "format: python\n    path: s3a", 27, "write python: "),
         ("mode: update", "path: x", 33, "for a sink with format"),
         ("mode: update", "options: {a: b}", 33, "for a sink with format"),
         ("mode: update", "partitionBy: tag", 33, "for a sink with format"),
@@ -337,3 +345,61 @@ def test_rows_that_name_their_topic_need_none_in_the_file():
 def test_the_shipped_files_are_sound(name):
     spec = load(ROOT / "examples" / "pipelines" / f"{name}.yaml", {"ORDERS_DB": "jdbc:x"})
     assert spec.sinks
+
+
+@pytest.mark.parametrize("interval", ["10 Seconds", "1  MINUTE", "500 milliseconds", "0 seconds"])
+def test_an_interval_is_what_spark_takes_for_one(interval):
+    assert parsed(changed("10 seconds", interval)).trigger == Trigger(interval)
+
+
+@pytest.mark.parametrize(
+    "place", ["s3a://bucket/x", "file:/data/x", "dbfs:/mnt/x", "hdfs:/x", "file:///data/x"]
+)
+def test_what_has_a_scheme_stays_as_it_is(place):
+    text = changed("path: /data/customers", f"path: {place}").replace("s3a://bucket/files", place)
+    spec = parsed(text.replace("checkpoint: state", f"checkpoint: {place}"))
+    assert spec.checkpoint == place
+    assert spec.sources[1].path == place
+    assert spec.sinks[1].path == place
+
+
+@pytest.mark.parametrize("name", ["c:x", "day=1/at=08:00", "./ab:c", "1a:x"])
+def test_a_colon_alone_makes_no_scheme(name):
+    assert parsed(changed("checkpoint: state", f"checkpoint: {name}")).checkpoint == (
+        str(pathlib.Path("/pipelines", name))
+    )
+
+
+def test_one_topic_name_on_two_clusters_is_two_topics():
+    both = SMALL.replace("{topic: OrderTopic}", "{topic: T}, more: {topic: T, namesrv: 'far:9876'}")
+    both = both.replace(
+        "sinks: {out: {format: console}}",
+        "sinks: {out: {format: console, from: orders}, all: {format: noop, from: more}}",
+    )
+    near, far = parsed(both).sources
+    assert (near.options["namesrv"], far.options["namesrv"]) == ("127.0.0.1:9876", "far:9876")
+    said = refusal(both.replace("far:9876", "127.0.0.1:9876"))
+    assert "orders reads the topic T under the same group" in said
+
+
+def test_an_option_that_is_wrong_is_found_by_its_name_and_not_by_other_words():
+    lines = "{\n  topic: OrderTopic,\n  stream: true,\n  endingOffsets: latest}}"
+    said = refusal(SMALL.replace("{topic: OrderTopic}}", lines))
+    assert said.startswith("a.yaml:6: sources.orders.endingOffsets: option endingOffsets is for")
+    lines = "{\n  topic: OrderTopic,\n  startingOffsets: topic}}"
+    assert refusal(SMALL.replace("{topic: OrderTopic}}", lines)).startswith("a.yaml:5: ")
+
+
+def test_the_name_servers_that_are_asked_for_go_before_those_of_the_file(tmp_path):
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "from skylark.spark.pipelines import Pipeline\n"
+        "p = Pipeline('p', checkpoint='c', namesrv='a:1')\n"
+        "p.source('orders', topic='T').source('own', topic='U', namesrv='a:1')\n"
+        "p.sink('out', takes='orders', topic='V').sink('mine', takes='own', format='noop')\n"
+    )
+    pytest.importorskip("pyspark")
+    spec = load(program, {}, namesrv="b:2")
+    assert spec.namesrv == "b:2"
+    assert [one.options["namesrv"] for one in spec.sources] == ["b:2", "a:1"]
+    assert spec.sinks[0].options["namesrv"] == "b:2"

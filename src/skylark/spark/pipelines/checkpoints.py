@@ -5,8 +5,8 @@
     <checkpoint>/<source>.history.json  what an archive source began with, and its other files
     <checkpoint>/<sink>/                Spark's own: offsets, commits, state
 
-Where the folder is no directory of this machine (hdfs://, s3a://), the first three are kept in the
-run directory, and the lock holds for this machine only.
+Where the folder has a scheme (hdfs:, s3a:, also file:), and so is Spark's to find, the first three
+are kept in the run directory, and the lock holds for this machine only.
 
 What sources have noted counts once pipeline.json is there, which is on the disk before a query
 starts. A start that was refused or killed before that leaves notes that no query has read by, and
@@ -25,13 +25,14 @@ from ...errors import ConfigError, StoreUnreadable
 from ..catalogue import write_whole
 from . import history
 from .locks import Lock
+from .paths import has_scheme
 from .spec import Spec
 from .state import RunDirectory
 
 
 def notes_folder(spec: Spec, directory: RunDirectory) -> Path:
     """Where our own files about a checkpoint are."""
-    if "://" not in spec.checkpoint:
+    if not has_scheme(spec.checkpoint):
         return Path(spec.checkpoint)
     name = hashlib.sha256(spec.checkpoint.encode()).hexdigest()[:16]
     return directory.root / "checkpoints" / name

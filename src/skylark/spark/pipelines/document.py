@@ -31,6 +31,9 @@ _SAFE_TAGS = {
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
 }
 
+_TEXT_TAGS = {  # Of the texts = and <<, which mean something as names only, and not here.
+    f"tag:yaml.org,2002:{name}" for name in ("value", "merge")
+}
 _TRUTHS = {
     word: is_true
     for words, is_true in ((("true", "yes", "on"), True), (("false", "no", "off"), False))
@@ -161,7 +164,7 @@ class _Tree:
 
     def node(self, raw: Any, path: str, depth: int) -> Node:
         place = Place(self._file, raw.start_mark.line + 1, path)
-        if raw.tag not in _SAFE_TAGS:
+        if raw.tag not in _SAFE_TAGS and (raw.id != "scalar" or raw.tag not in _TEXT_TAGS):
             place.refuse(f"the tag {raw.tag} is not allowed; plain values are")
         self._check_anchor(raw, place)
         if depth > _DEPTH_MAX:

@@ -3,7 +3,7 @@
 A module is looked for beside the pipeline file first, and only when somebody runs that file. Such a
 module is loaded under a name of its own for its path, so that pipelines of one process do not share
 modules that are called the same, nor take one of Python's. It travels to Spark's workers by value,
-since they would not find it by name.
+since they would not find it by name, and so does what it imports from there (modules.py).
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import SkylarkError
-from . import causes
+from . import causes, modules
 from .document import Place
 
 
 def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Callable[..., Any]:
     """The function itself; module:function is imported."""
     if callable(function):
+        modules.send_again(folder)
         return function
     module_name, _, name = function.partition(":")
-    _look_in(folder)
     own = _own_name(folder / module_name.partition(".")[0])
     try:
-        module = _beside(module_name, folder, own) or importlib.import_module(module_name)
+        with modules.beside(folder):
+            module = _beside(module_name, folder, own) or importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # Whatever the user's module does while it loads.
         problem = said(error).replace(own, module_name.partition(".")[0])
         place.refuse(f"module {module_name} cannot be imported: {problem}")
+    modules.send(folder)
     found = getattr(module, name, None)
     if not callable(found):
         names = [n for n, one in vars(module).items() if callable(one) and not n.startswith("_")]
@@ -45,12 +47,6 @@ def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Call
         )
     result: Callable[..., Any] = found
     return result
-
-
-def _look_in(folder: Path) -> None:
-    """Let modules import what lies beside them."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _own_name(path: Path) -> str:
@@ -74,8 +70,9 @@ def _beside(module_name: str, folder: Path, own: str) -> ModuleType | None:
         except BaseException:
             del sys.modules[own]
             raise
-        send_by_value(root)  # And with it all that is below.
-    return importlib.import_module(f"{own}.{inner}") if inner else sys.modules[own]
+    found = importlib.import_module(f"{own}.{inner}") if inner else sys.modules[own]
+    modules.send_by_value(sys.modules[own])  # And with it all that is below.
+    return found
 
 
 def _described(own: str, path: Path, inner: str) -> ModuleSpec | None:
@@ -100,9 +97,9 @@ def load_file(path: Path) -> ModuleType:
         place.refuse("is no Python file")
     module = importlib.util.module_from_spec(described)
     sys.modules[name] = module
-    _look_in(path.parent.absolute())
     try:
-        described.loader.exec_module(module)
+        with modules.beside(path.parent):
+            described.loader.exec_module(module)
     except SyntaxError as error:
         file = Path(error.filename or path).name  # Perhaps a module that it imports.
         Place(file, error.lineno or 1).refuse(f"this is not Python: {error.msg}")
@@ -119,13 +116,6 @@ def said(error: BaseException) -> str:
     """What a function or file of the user's failed with, in one line."""
     name, text = type(error).__name__, causes.one_line(error)
     return name if text == name else f"{name}: {text}"
-
-
-def send_by_value(module: ModuleType) -> None:
-    """Let the functions of a module travel to the workers whole."""
-    from pyspark.cloudpickle import register_pickle_by_value
-
-    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def inputs_of(function: Callable[..., Any], given: Sequence[str] | None, place: Place) -> list[str]:

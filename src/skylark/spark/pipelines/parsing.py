@@ -18,6 +18,7 @@ from ...model.names import check_group_name
 from ..catalogue import unglobbed
 from ..options import OF_ACCESS, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 from .document import Node, Place
+from .paths import has_scheme
 from .spec import (
     FILE_FORMATS,
     KEYS,
@@ -36,6 +37,7 @@ from .triggers import Trigger, check_interval, parse_trigger
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_OPTION = re.compile(r"\boptions? (\w+)")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # What an archive can follow in archived rows as well as in live ones.
 _OF_ARCHIVES = frozenset({"archive", "topic", "namesrv", "stream", "watermark", *OF_ACCESS})
@@ -48,8 +50,12 @@ def parse(
     *,
     name: str | None = None,
     environment: Mapping[str, str] = os.environ,
+    namesrv: str | None = None,
 ) -> Spec:
-    """Read a pipeline; raises ConfigError with file and line. name is used where it has none."""
+    """Read a pipeline; raises ConfigError with file and line.
+
+    name is used where it has none; namesrv goes before its own, and not before that of a part.
+    """
     keys = root.known(KEYS)
     if "name" not in keys and name is None:
         root.place.refuse("name is missing, such as name: orders-per-minute")
@@ -63,7 +69,8 @@ def parse(
     ):
         if needed not in keys or keys[needed].value in (None, {}):
             root.place.refuse(f"{needed} is missing, such as {example}")
-    namesrv = keys["namesrv"].text() if "namesrv" in keys else None
+    if not namesrv and "namesrv" in keys:
+        namesrv = keys["namesrv"].text()
     namesrv = namesrv or environment.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
     reader = _SpecReader(folder, namesrv, environment)
     names: dict[str, Place] = {}
@@ -87,7 +94,7 @@ def parse(
         steps=steps,
         sinks=sinks,
         places={
-            "checkpoint": keys["checkpoint"].place,
+            **{name: keys[name].place for name in ("checkpoint", "trigger") if name in keys},
             **{f"settings.{name}": node.place for name, node in settings.items()},
         },
     )
@@ -105,12 +112,13 @@ def _check_groups(spec: Spec, place: Place) -> None:
             check_group_name(spec.group_of(sink))
     except InvalidName as error:
         place.refuse(str(error))
-    readers: dict[tuple[str, str], str] = {}
+    readers: dict[tuple[str, str, str], str] = {}
     for source in spec.sources:
         if not source.is_stream:
             continue
         for topic in source.topics:
-            key = (source.options.get("group", ""), topic)
+            # A topic of this name on another cluster has progress of its own.
+            key = (source.options["namesrv"], source.options.get("group", ""), topic)
             if key in readers:
                 source.place.refuse(
                     f"{readers[key]} reads the topic {topic} under the same group; use that "
@@ -144,7 +152,7 @@ class _SpecReader:
         text = node.text()
         if not text.strip():
             node.place.refuse("a path is needed")
-        return text if "://" in text else str((folder / Path(text).expanduser()).absolute())
+        return text if has_scheme(text) else str((folder / Path(text).expanduser()).absolute())
 
     def _take_name(self, name: str, node: Node, names: dict[str, Place]) -> None:
         if not _VIEW_NAME.fullmatch(name):
@@ -164,6 +172,7 @@ class _SpecReader:
         extra = [key for key in SOURCE_KEYS if key not in ("format", "path", "options")]
         if "format" in keys:
             keys = node.known([key for key in SOURCE_KEYS if key not in ("topic", "archive")])
+            _check_source_format(keys["format"])
             return Source(
                 name,
                 node.place,
@@ -259,6 +268,7 @@ class _SpecReader:
                         "this is for a sink with format; a function is given it by its own module"
                     )
             return replace(sink, function=_function(keys["python"]))
+        _check_sink_format(keys["format"])
         sink = replace(
             sink,
             format=keys["format"].text(),
@@ -305,6 +315,24 @@ def _instead(key: str) -> str:
     if key == "schema":
         return "choose them in a step, such as: select body, keys from orders"
     return f"leave {key} out"
+
+
+def _check_source_format(node: Node) -> None:
+    """Refuse our own, which would go by none of the checks of a topic, nor to its name servers."""
+    name = node.text().strip()
+    if name.lower() in ("skylark", "archive"):
+        node.place.refuse(
+            f"write topic: OrderTopic (or archive: lake with topic: OrderTopic) instead of format: "
+            f"{name}"
+        )
+
+
+def _check_sink_format(node: Node) -> None:
+    name = node.text().strip()
+    if name.lower() == "skylark":
+        node.place.refuse(f"write topic: OrderTopic instead of format: {name}")
+    if name.lower() == "python":
+        node.place.refuse(f"write python: module:function instead of format: {name}")
 
 
 def _check_format(sink: Sink, keys: Mapping[str, Node]) -> None:
@@ -357,8 +385,9 @@ def _watermark(keys: Mapping[str, Node]) -> tuple[str, str] | None:
 
 
 def _culprit(keys: Mapping[str, Node], problem: str, node: Node) -> Place:
-    """The place of the key that a problem speaks of."""
-    named = [key for key in keys if re.search(rf"\b{re.escape(key)}\b", problem)]
+    """The place of the key that a problem speaks of; its other words may be names of keys, too."""
+    named = [key for key in _OPTION.findall(problem) if key in keys]
+    named += [key for key in keys if re.search(rf"\b{re.escape(key)}\b", problem)]
     return keys[named[0]].place if named else node.place
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ConfigError
-from . import functions
+from . import functions, modules
 from .document import TEXT_BYTES_MAX, Place, from_python, parse_yaml
 from .parsing import parse
 from .spec import Spec
@@ -90,8 +90,14 @@ class Pipeline:
         self._parts[part][name] = (keys, place)
         return self
 
-    def spec(self, folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> Spec:
-        """What it is; raises ConfigError with file and line."""
+    def spec(
+        self,
+        folder: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        namesrv: str | None = None,
+    ) -> Spec:
+        """What it is; raises ConfigError with file and line. namesrv goes before its own."""
         root = from_python(self._keys, self._place)
         for part, entries in self._parts.items():
             if entries:
@@ -100,7 +106,8 @@ class Pipeline:
                     for name, (keys, place) in entries.items()
                 }
                 root.value[part] = type(root)(inner, self._place)
-        return parse(root, self._folder or folder or Path.cwd(), environment=environment)
+        where = self._folder or folder or Path.cwd()
+        return parse(root, where, environment=environment, namesrv=namesrv)
 
     @contextmanager
     def running(self, spark: SparkSession | None = None, *, once: bool = False) -> Iterator[Run]:
@@ -126,8 +133,16 @@ def running(
         yield run
 
 
-def load(path: str | os.PathLike[str], environment: Mapping[str, str] = os.environ) -> Spec:
-    """Read a pipeline from a YAML or Python file; raises ConfigError with file and line."""
+def load(
+    path: str | os.PathLike[str],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    namesrv: str | None = None,
+) -> Spec:
+    """Read a pipeline from a YAML or Python file; raises ConfigError with file and line.
+
+    namesrv goes before the file's, and not before that of a source or sink.
+    """
     file = Path(path)
     if file.suffix not in (".yaml", ".yml", ".py"):
         raise ConfigError(f"{file}: a pipeline file ends with .yaml, .yml or .py")
@@ -142,15 +157,16 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] = os.envir
     folder = file.parent.absolute()
     if file.suffix != ".py":
         root = parse_yaml(text, file.name, environment)
-        return parse(root, folder, name=file.stem, environment=environment)
+        return parse(root, folder, name=file.stem, environment=environment, namesrv=namesrv)
     module = functions.load_file(file)
     found = [one for one in vars(module).values() if isinstance(one, Pipeline)]
     found = list({id(one): one for one in found}.values())
     if len(found) != 1:
         count = "no Pipeline" if not found else f"{len(found)} Pipelines"
         raise ConfigError(f"{file}: the file makes {count}; exactly one is needed")
-    functions.send_by_value(module)
-    return found[0].spec(folder, environment)
+    modules.send_by_value(module)
+    modules.send(folder)
+    return found[0].spec(folder, environment, namesrv=namesrv)
 
 
 def _caller() -> Place:

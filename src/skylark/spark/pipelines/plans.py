@@ -28,6 +28,7 @@ from .spec import BATCH_FORMATS, Sink, Source, Spec, Step
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _T = TypeVar("_T")
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
@@ -188,27 +189,34 @@ class Plan:
     def start(self, sink: Sink, frame: DataFrame) -> StreamingQuery:
         """Start the query of a sink."""
         spec = self.spec
-        writer = frame.writeStream.outputMode(sink.mode).trigger(**spec.trigger.arguments())
-        writer = writer.queryName(
-            sink.name if sink.format == "memory" else f"{spec.name}/{sink.name}"
-        )
+        function = None
+        if sink.function is not None:
+            function = functions.find(sink.function, spec.folder, sink.place)
+        place = spec.places.get("trigger", spec.place)
+        writer = self._said(place, lambda: frame.writeStream.trigger(**spec.trigger.arguments()))
+        begin = self._said(sink.place, lambda: self._told(writer, sink, function).start)
         if has_checkpoint(sink):
-            writer = writer.option("checkpointLocation", spec.checkpoint_of(sink))
+            begin = partial(streams.started, self.spark, spec.checkpoint_of(sink), begin)
+        query: StreamingQuery = self._said(sink.place, begin)
+        return query
+
+    def _told(
+        self, writer: DataStreamWriter, sink: Sink, function: Callable[..., Any] | None
+    ) -> DataStreamWriter:
+        """A writer that knows all of its sink."""
+        is_memory = sink.format == "memory"
+        writer = writer.outputMode(sink.mode)
+        writer = writer.queryName(sink.name if is_memory else f"{self.spec.name}/{sink.name}")
+        if has_checkpoint(sink):
+            writer = writer.option("checkpointLocation", self.spec.checkpoint_of(sink))
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         options = {**sink.options, **({} if sink.path is None else {"path": sink.path})}
-        if sink.format == "python":
-            assert sink.function is not None
-            writer = writer.foreachBatch(functions.find(sink.function, spec.folder, sink.place))
-        elif sink.format.lower() in BATCH_FORMATS:
-            writer = writer.foreachBatch(_batch_write(sink, options))
-        else:
-            writer = writer.format(sink.format).options(**options)
-        begin = writer.start
-        if has_checkpoint(sink):
-            begin = partial(streams.started, self.spark, spec.checkpoint_of(sink), writer.start)
-        query: StreamingQuery = self._said(sink.place, begin)
-        return query
+        if function is not None:
+            return writer.foreachBatch(function)
+        if sink.format.lower() in BATCH_FORMATS:
+            return writer.foreachBatch(_batch_write(sink, options))
+        return writer.format(sink.format).options(**options)
 
     def check_cluster(self, retry_ms: int) -> None:
         """Ask the brokers whether the topics are there; raises ConfigError or TransportError."""

@@ -77,7 +77,7 @@ class Run:
         )
 
     def __enter__(self) -> Self:
-        self._lock = self._directory.lock(self.spec.name)
+        self._lock = self._directory.lock(self.spec.name, self.state.kind)
         try:
             self._checkpoint = Checkpoint.take(self.spec, self._directory)
         except BaseException:

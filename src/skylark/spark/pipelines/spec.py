@@ -131,7 +131,7 @@ class Spec:
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
-    places: Mapping[str, Place] = field(default_factory=dict)  # Of checkpoint, settings.<name>.
+    places: Mapping[str, Place] = field(default_factory=dict)  # checkpoint, trigger, settings.x
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Say that what a key of the whole pipeline says cannot be."""

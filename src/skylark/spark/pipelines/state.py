@@ -24,6 +24,7 @@ from .locks import Lock, owner_of
 from .spec import PIPELINE_NAME, PIPELINE_NAME_RULE
 
 ENDED = frozenset({"done", "stopped", "failed", "died"})
+_SPOKEN = {"metrics": "a metrics job"}  # Where a kind is not said as it is.
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class RunState:
     """One run of a pipeline."""
 
     name: str
-    kind: str = "pipeline"  # Or "replay".
+    kind: str = "pipeline"  # Or "replay", "metrics", "session".
     file: str | None = None
     checkpoint: str = ""
     trigger: str = ""
@@ -68,6 +69,15 @@ class RunState:
     def has_ended(self) -> bool:
         """Whether nothing will change any more."""
         return self.status in ENDED
+
+    @property
+    def way_on(self) -> str:
+        """How it is gone on with, once it has ended."""
+        if self.kind == "metrics":
+            return "the same command"
+        if self.kind == "session" or (self.kind == "pipeline" and self.file is None):
+            return "its own program"
+        return f"skylark pipeline resume {self.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, to be kept."""
@@ -113,11 +123,33 @@ class RunDirectory:
             raise ConfigError(f"name {name[:60]!r}: {PIPELINE_NAME_RULE}")
         return self.root / f"{name}.{kind}"
 
-    def lock(self, name: str) -> Lock:
-        """Hold the name of a pipeline; raises ConfigError while it runs."""
+    def lock(self, name: str, kind: str | None = None) -> Lock:
+        """Hold the name of a pipeline; raises ConfigError while it runs.
+
+        Also where something that is not of this kind is called so, and needs its state to go on.
+        """
         path = self.path(name, "lock")
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Lock.take(path, f"pipeline {name}")
+        lock = Lock.take(path, f"pipeline {name}")
+        try:
+            if kind is not None:  # Under the lock: nobody else writes a state of that name.
+                self._require_kind(name, kind)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    def _require_kind(self, name: str, kind: str) -> None:
+        try:
+            before = self.read(name)
+        except (ConfigError, StoreUnreadable):  # There is none, or none that anybody can use.
+            return
+        # A session keeps nothing here that its program goes on with.
+        if before.kind not in (kind, "session") and before.status != "done":
+            raise ConfigError(
+                f"name {name}: {_SPOKEN.get(before.kind, f'a {before.kind}')} is called so and has "
+                f"not ended; choose another name, or go on with it: {before.way_on}"
+            )
 
     def is_running(self, name: str) -> bool:
         """Whether a process holds the name now."""
@@ -140,6 +172,7 @@ class RunDirectory:
             value = json.loads(path.read_bytes())
             state: RunState = _known(RunState, value)
             state.sinks = {key: _known(SinkState, one) for key, one in state.sinks.items()}
+            _check_flags(state.flags)
         except FileNotFoundError:
             there = ", ".join(self.names()) or "none yet"
             raise ConfigError(
@@ -154,7 +187,8 @@ class RunDirectory:
 
     def names(self) -> list[str]:
         """All pipelines that have been run."""
-        return sorted(path.stem for path in self.root.glob("*.json"))
+        stems = (path.stem for path in self.root.glob("*.json"))
+        return sorted(stem for stem in stems if PIPELINE_NAME.fullmatch(stem))
 
     def ask_to_stop(self, name: str) -> None:
         """Leave a note that the run finds within a moment."""
@@ -167,6 +201,15 @@ class RunDirectory:
     def forget_stop(self, name: str) -> None:
         """Remove the note."""
         self.path(name, "stop").unlink(missing_ok=True)
+
+
+def _check_flags(flags: Any) -> None:
+    """Refuse what nobody could show or go on with. It is not quoted: it may hold secrets."""
+    conf = flags.get("conf") if isinstance(flags, dict) else 0
+    if conf is not None and not (
+        isinstance(conf, list) and all(isinstance(one, str) for one in conf)
+    ):
+        raise ValueError("flags are not what a run was given")
 
 
 def _known(kind: Any, value: Any) -> Any:

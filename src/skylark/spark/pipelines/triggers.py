@@ -8,7 +8,10 @@ from typing import Any
 
 from .document import Node
 
-_INTERVAL = re.compile(r"(\d{1,15})\s*(millisecond|second|minute|hour|day)s?")
+# As Spark reads one, which knows no other digits and spaces than those of ASCII.
+_INTERVAL = re.compile(
+    r"(\d{1,15})\s+(millisecond|second|minute|hour|day)s?", re.ASCII | re.IGNORECASE
+)
 _UNITS_MS = {
     "millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000
 }  # fmt: skip
@@ -36,7 +39,9 @@ class Trigger:
 def check_interval(text: str) -> bool:
     """Whether a text is an interval as Spark reads it, and no longer than it can add to a time."""
     found = _INTERVAL.fullmatch(text)
-    return found is not None and int(found[1]) * _UNITS_MS[found[2]] <= _DAYS_MAX * _UNITS_MS["day"]
+    if found is None:
+        return False
+    return int(found[1]) * _UNITS_MS[found[2].lower()] <= _DAYS_MAX * _UNITS_MS["day"]
 
 
 def parse_trigger(node: Node) -> Trigger:

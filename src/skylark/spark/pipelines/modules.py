@@ -1,0 +1,131 @@
+"""Modules: what lies beside a pipeline file, and what it imports from there.
+
+A module beside the file imports its neighbours by their plain names, as anywhere in Python. Two
+things are different here:
+
+    workers do not have them    so whatever was loaded from below the folder travels by value
+    pipelines share a process   so a name that two folders have is set aside for its own pipeline
+                                while modules of the other one are looked for
+
+What is installed below the folder (a virtual environment, packages of its own) stays what it is:
+workers have such things, or get them by --py-files.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_NOBODYS = frozenset({"__main__", "py4j", "pyspark", __name__.partition(".")[0]})
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+
+# What was loaded from below each folder, also while it is set aside; a module has one folder.
+_loaded: dict[Path, dict[str, ModuleType]] = {}
+
+
+class _Travelling(ModuleType):
+    """A module that is pickled empty and then filled, so that modules may refer to each other."""
+
+    def __reduce__(self) -> tuple[type[ModuleType], tuple[str], dict[str, Any]]:
+        contents = {name: one for name, one in vars(self).items() if name != "__builtins__"}
+        return ModuleType, (self.__name__,), contents
+
+
+@contextmanager
+def beside(folder: Path) -> Iterator[None]:
+    """Let what is imported meanwhile find what lies in a folder, before others of its name."""
+    folder = folder.absolute()
+    _look_in(folder)
+    try:
+        yield
+    finally:  # Also of a module that failed: what it had imported is not another pipeline's.
+        _claim(folder)
+
+
+def send(folder: Path) -> None:
+    """Let all that was loaded from below a folder travel to the workers whole."""
+    for name, module in _loaded.get(folder.absolute(), {}).items():
+        if sys.modules.get(name) is module and module.__name__ == name:
+            send_by_value(module)
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Let a module, and all that has been loaded below it, travel to the workers whole."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    below = f"{module.__name__}."
+    for name, one in list(sys.modules.items()):
+        if type(one) is ModuleType and f"{name}.".startswith(below):
+            one.__class__ = _Travelling
+
+
+def send_again(folder: Path) -> None:
+    """The same with what has been imported since, where anything was loaded from there at all."""
+    if folder.absolute() in _loaded:
+        with beside(folder):
+            pass
+        send(folder)
+
+
+def _look_in(folder: Path) -> None:
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+    for owner, modules in _loaded.items():
+        for name, module in modules.items():
+            is_there = sys.modules.get(name) is module
+            if owner != folder and is_there and _has(folder, name.partition(".")[0]):
+                del sys.modules[name]
+    for name, module in _loaded.setdefault(folder, {}).items():
+        sys.modules.setdefault(name, module)
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+
+
+def _claim(folder: Path) -> None:
+    """Note what has been loaded from below a folder."""
+    others = {
+        id(module)
+        for owner, modules in _loaded.items()
+        for module in modules.values()
+        if owner != folder
+    }
+    for name, module in list(sys.modules.items()):
+        if id(module) not in others and _is_below(folder, name, module):
+            _loaded[folder][name] = module
+
+
+def _is_below(folder: Path, name: str, module: object) -> bool:
+    if not isinstance(module, ModuleType) or name.partition(".")[0] in _NOBODYS:
+        return False
+    # As it is written there: asking a module for what it lacks may run something.
+    file = vars(module).get("__file__")
+    places = [file] if file else list(vars(module).get("__path__") or ())
+    return any(isinstance(place, str) and _is_own(folder, Path(place)) for place in places)
+
+
+def _is_own(folder: Path, place: Path) -> bool:
+    """Whether a file lies below a folder, and is not installed there."""
+    if not place.is_relative_to(folder):
+        return False
+    if place.is_relative_to(_STANDARD) and not folder.is_relative_to(_STANDARD):
+        return False
+    inner = place.relative_to(folder).parts
+    if _INSTALLED.intersection(inner):
+        return False
+    return not any(_is_environment(folder.joinpath(*inner[:n])) for n in range(1, len(inner)))
+
+
+@functools.cache
+def _is_environment(folder: Path) -> bool:
+    return (folder / "pyvenv.cfg").is_file()
