@@ -11,7 +11,8 @@
     write once    the same, exactly once; Kafka's sink cannot
     archive       topic to Parquet by topic and hour, exactly once
     floor         the time a micro-batch takes that has one row, median
-    memory        anonymous memory of the Python workers while G gigabytes are read, the most seen
+    memory        anonymous memory of the largest Python worker while one gigabyte is read, and then
+                  G of them: what a worker holds must not grow with what it reads
 
 All contenders have the same rows, of random bytes so that nothing can be compressed, in four queues
 or partitions, and share one session of two cores with their brokers. They take turns within each
@@ -123,9 +124,9 @@ def cpu_of(pid: int) -> tuple[float, float]:
     return own / _TICKS, below / _TICKS
 
 
-def anonymous_of(pid: int) -> int:
-    """Anonymous memory of the Python processes below a process, in bytes."""
-    total = 0
+def largest_below(pid: int) -> int:
+    """Anonymous memory of the largest Python process below a process, in bytes."""
+    largest = 0
     for one in children_of(pid):
         try:
             if one == pid or "java" in os.readlink(f"/proc/{one}/exe"):
@@ -135,8 +136,8 @@ def anonymous_of(pid: int) -> int:
             continue
         for line in status.splitlines():
             if line.startswith("RssAnon:"):
-                total += int(line.split()[1]) << 10
-    return total
+                largest = max(largest, int(line.split()[1]) << 10)
+    return largest
 
 
 class World:
@@ -326,19 +327,20 @@ class World:
             query.stop()
         return statistics.median(times)
 
-    def memory(self, gigabytes: int) -> tuple[float, float]:
-        """Read so many gigabytes; return seconds, and the most megabytes the workers had."""
-        topic = "large"
+    def fill_large(self, topic: str, gigabytes: int) -> None:
+        """A topic with so many gigabytes of rows."""
         self.make_topic(topic)
-        times = max(1, (gigabytes << 30) // (self.rows * self.bytes))
-        for _ in range(times):
+        for _ in range(max(1, (gigabytes << 30) // (self.rows * self.bytes))):
             self.write("skylark", topic)
+
+    def memory(self, topic: str) -> tuple[float, float]:
+        """Read a topic; return seconds, and the most megabytes that a worker had meanwhile."""
         most, is_done = 0, threading.Event()
 
         def watch() -> None:
             nonlocal most
-            while not is_done.wait(0.2):
-                most = max(most, anonymous_of(self.jvm))
+            while not is_done.wait(0.1):
+                most = max(most, largest_below(self.jvm))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -390,7 +392,7 @@ def main() -> int:
 
     results: list[Row] = []
     floors: dict[str, float] = {}
-    memory: dict[str, float] = {}
+    memory: dict[int, dict[str, float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-bench-")))
         world = World(stack, folder, options)
@@ -424,11 +426,12 @@ def main() -> int:
             floors[who_] = world.floor(who_)
             print(f"floor       {who_:<10}{floors[who_]:>9.0f} ms", flush=True)
         if options.memory_gb and options.only in (None, "skylark"):
-            took, most = world.memory(options.memory_gb)
-            memory = {"gb": options.memory_gb, "seconds": took, "workers_mib": most}
-            print(
-                f"memory      {options.memory_gb} GB read in {took:.0f} s, workers {most:.0f} MiB"
-            )
+            for gigabytes in sorted({1, options.memory_gb}):
+                world.fill_large(f"large-{gigabytes}", gigabytes)
+                took, most = world.memory(f"large-{gigabytes}")
+                memory[gigabytes] = {"seconds": took, "largest_worker_mib": most}
+                size = f"{gigabytes} GB"
+                print(f"memory      {size} read in {took:.1f} s, largest worker {most:.0f} MiB")
     _print_ratios(results)
     if options.json:
         rows = [{**vars(r), "rate": r.rate, "cpu_per_million": r.cpu_per_million} for r in results]
