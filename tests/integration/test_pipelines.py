@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 from pyarrow.parquet import read_table
 from pyspark.sql import Row
 from spark_world import SETTINGS, SPARKS_WARNINGS, Cluster
+from test_spark_archive import send_damaged
 
 from skylark.errors import ConfigError, SkylarkError
 from skylark.model.message import Message
@@ -413,6 +414,36 @@ def test_a_replay_is_chosen_by_time_key_and_condition(spark: Any, cluster: Clust
     assert count(key="all", where="queue_offset = 0", tag="none") == 0
     with pytest.raises(ConfigError, match=r"^--where: .*`bodi` cannot be resolved"):
         count(where="bodi = 1")
+
+
+def test_a_message_whose_body_cannot_be_read_is_never_sent_without_it(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.send(Message("Torn", b"%d" % n) for n in range(4))
+    send_damaged(cluster, "Torn")
+    archives.archive(
+        spark, tmp_path / "lake", ["Torn"], namesrv=cluster.address, once=True,
+        options={"bodyMode": "permissive"},
+    ).awaitTermination(120)  # fmt: skip
+    log = replay.Selection("Torn", "TornTo", cluster.address, cluster.address)
+    lake = replace(log, archive=str(tmp_path / "lake"))
+    says = (
+        r"^topic Torn broker \S+ queue 0 offset \d+: (?!.*bodyMode).*; "
+        r"--body-mode dropmalformed leaves such messages out$"
+    )
+    for selection in (lake, log):
+        with pytest.raises(SkylarkError, match=says):
+            replay.preview(spark, selection)
+        with pytest.raises(SkylarkError, match=says):
+            replay.choose(spark, selection, tmp_path / "refused")
+        assert replay.chosen_in(tmp_path / "refused") is None
+        assert replay.preview(spark, replace(selection, body_mode="dropmalformed")).messages == 4
+    # One that is not chosen holds nothing up.
+    assert replay.preview(spark, replace(lake, where="body is not null")).messages == 4
+    folder, dropping = tmp_path / "whole", replace(lake, body_mode="dropmalformed")
+    assert replay.choose(spark, dropping, folder).total == 4
+    run_once(spark, replay.as_pipeline("whole", dropping, folder))
+    assert bodies(spark, cluster, "TornTo") == Counter("0123")
 
 
 def test_validating_runs_nothing(spark: Any, cluster: Cluster, orders: int, tmp_path: Path) -> None:

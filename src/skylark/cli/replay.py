@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..admin import NEWEST
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreUnreadable
+from ..logs import escaped
 from . import asking, render
-from .pipeline_flags import NO_FLAGS, Flags, Verbose, with_spark_flags
+from .pipeline_flags import NO_FLAGS, BodyMode, Flags, Verbose, body_options, with_spark_flags
 from .pipeline_progress import Reporter
 from .pipeline_signals import ended_by_signal, stopping_by_signal
 from .pipeline_spark import make_folder, require_target, require_topics, say, spark_session
@@ -20,8 +23,23 @@ from .pipeline_spark import make_folder, require_target, require_topics, say, sp
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.pipelines import RunState
+    from ..spark.pipelines import RunDirectory, RunState
     from ..spark.replay import Selection
+
+_WAY = ("topic", "to")
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """One replay, as it was typed or as it was kept."""
+
+    name: str
+    selection: Selection
+    # The words it was typed as, which stay the same while times such as 1h move; empty where an
+    # older version has kept none.
+    typed: Mapping[str, Any]
+    folder: Path
+    flags: Flags
 
 
 @with_spark_flags
@@ -100,6 +118,7 @@ def replay(
             help="The name servers of another cluster to send to.",
         ),
     ] = None,
+    body_mode: BodyMode = None,
     yes: asking.Yes = False,
     namesrv: asking.NameServer = None,
     flags: Flags = NO_FLAGS,
@@ -112,37 +131,27 @@ def replay(
     before it sends them. `resume`, or the same command, goes on with a replay that has not ended.
     """
     from ..spark.pipelines import RunDirectory
-    from ..spark.replay import Selection, default_name
+    from ..spark.replay import Selection
 
     now_ms = time.time_ns() // 1_000_000
     source = asking.addresses(namesrv)
+    end_ms = _moment("--until", until, now_ms)
     selection = Selection(
         topic, to, source, to_namesrv or source, _folder(archive), _moment("--from", since, now_ms),
-        _moment("--until", until, now_ms) or now_ms, key, tag, where, rate,
+        now_ms if end_ms is None else end_ms, key, tag, where, rate, _body_mode(body_mode),
     )  # fmt: skip
-    if selection.is_onto_itself and not force:
-        raise ConfigError(
-            f"--to {to}: a topic is not replayed into itself, its consumers would see everything "
-            "twice; add --force if that is meant"
-        )
-    words = {"from": since, "until": until, **selection.to_dict(), "from_ms": 0, "until_ms": 0}
-    name = name or default_name(topic, words)
+    typed = {"from": since, "until": until, **selection.to_dict()}
+    del typed["from_ms"], typed["until_ms"]
+    name = _made_up_name(typed) if name is None else _sound_name(name)
     directory = RunDirectory.default()
-    if not dry_run and name in directory.names():
-        state = directory.read(name)
-        if state.kind != "replay":
-            raise ConfigError(f"--name {name}: a {state.kind} is called so; choose another name")
-        if directory.is_running(name):
-            raise ConfigError(f"replay {name} runs already, as process {state.pid}")
-        if state.status == "done":
-            raise ConfigError(
-                f"replay {name} is done already; to send the same messages once more, give it "
-                "another --name"
-            )
-        resume_replay(name, state, verbose=verbose, as_json=json)
-        return
     folder = Path(_folder(checkpoint) or directory.root / "replays" / name)
-    require_topics(source, [topic] if archive is None else ())  # It may be in there alone.
+    asked = _Replay(name, selection, typed, folder, flags)
+    if not dry_run:
+        begun = _begun(asked, directory, is_folder_typed=checkpoint is not None)
+        if begun is not None:
+            _go_on(begun, verbose=verbose, as_json=json)
+            return
+    _require_possible(selection, force=force)
     if not dry_run:
         require_target(selection.to_namesrv, to)
         make_folder("--checkpoint", folder)
@@ -151,7 +160,132 @@ def replay(
             found = _previewed(spark, selection)
         if not _is_meant(name, selection, found, dry_run=dry_run, yes=yes, as_json=json):
             return
-        _send(name, selection, folder, flags, spark, as_json=json)
+        _send(asked, spark, as_json=json)
+
+
+def _body_mode(text: str | None) -> str | None:
+    """As a selection has it: failfast is what goes without saying."""
+    mode = (body_options(text).get("bodyMode") or "failfast").strip().lower()
+    return None if mode == "failfast" else mode
+
+
+def _sound_name(name: str) -> str:
+    from ..spark.pipelines.spec import PIPELINE_NAME, PIPELINE_NAME_RULE
+
+    if not PIPELINE_NAME.fullmatch(name):
+        raise ConfigError(f"--name {name[:60]!r}: {PIPELINE_NAME_RULE}")
+    return name
+
+
+def _made_up_name(typed: Mapping[str, Any]) -> str:
+    """The name for some words; what older versions have begun keeps the one that they gave it."""
+    from ..spark.replay import default_name
+
+    words = {**typed, "from_ms": 0, "until_ms": 0}
+    if words["body_mode"] is None:
+        del words["body_mode"]
+    return default_name(typed["topic"], words)
+
+
+def _require_possible(selection: Selection, *, force: bool) -> None:
+    """Refuse what cannot be, or is hardly meant, before Spark starts."""
+    from ..spark.catalogue import Catalogue
+
+    if selection.archive is not None:
+        Catalogue(selection.archive).require()
+    if selection.is_onto_itself and not force:
+        raise ConfigError(
+            f"--to {selection.to}: a topic is not replayed into itself, its consumers would see "
+            "everything twice; add --force if that is meant"
+        )
+    # A topic may be in the archive alone.
+    require_topics(selection.namesrv, [selection.topic] if selection.archive is None else ())
+
+
+def _begun(asked: _Replay, directory: RunDirectory, *, is_folder_typed: bool) -> _Replay | None:
+    """What the same command has begun, or None; raises ConfigError where it was another."""
+    if asked.name in directory.names():
+        return _begun_as_named(asked, directory, is_folder_typed=is_folder_typed)
+    return _begun_in_folder(asked, is_folder_typed=is_folder_typed)
+
+
+def _begun_as_named(asked: _Replay, directory: RunDirectory, *, is_folder_typed: bool) -> _Replay:
+    name = asked.name
+    state = directory.read(name)
+    if state.kind != "replay":
+        raise ConfigError(f"--name {name}: a {state.kind} is called so; choose another name")
+    if directory.is_running(name):
+        raise ConfigError(f"replay {name} runs already, as process {state.pid}")
+    if state.status == "done":
+        raise ConfigError(
+            f"replay {name} is done already; to send the same messages once more, give it "
+            "another --name"
+        )
+    begun = _kept(name, state)
+    is_made_up = not begun.typed and name == _made_up_name(asked.typed)
+    if not is_made_up and not _is_same(begun, asked):
+        raise ConfigError(
+            f"--name {name}: that replay sends {_told(begun, asked)}; go on with it by "
+            f"`skylark pipeline resume {name}`, or choose another name"
+        )
+    if is_folder_typed and asked.folder != begun.folder:
+        raise ConfigError(
+            f"--checkpoint {asked.folder}: replay {name} keeps its progress in {begun.folder}; "
+            "leave that out to go on with it, or give another --name as well"
+        )
+    return begun
+
+
+def _begun_in_folder(asked: _Replay, *, is_folder_typed: bool) -> _Replay | None:
+    """The same, where a folder holds a choice and the state of its replay is gone."""
+    from ..spark.replay import batches_done, chosen_in
+
+    chosen = chosen_in(asked.folder)
+    if chosen is None:
+        return None
+    option, holds, advice = f"--name {asked.name}", "its folder holds", "choose another name"
+    if is_folder_typed:
+        option, holds, advice = f"--checkpoint {asked.folder}", "it holds", "name another folder"
+    begun = replace(asked, selection=chosen.selection, typed=chosen.typed)
+    if not _is_same(begun, asked):
+        raise ConfigError(
+            f"{option}: {holds} the choice of another replay, {_told(begun, asked)}; {advice}"
+        )
+    if batches_done(asked.folder) >= len(chosen.rows):
+        raise ConfigError(
+            f"{option}: what {holds} has been sent already, {chosen.selection.way}; {advice}"
+        )
+    return begun
+
+
+def _is_same(begun: _Replay, asked: _Replay) -> bool:
+    if not begun.typed:
+        return begun.selection == asked.selection
+    return _given(begun.typed) == _given(asked.typed)
+
+
+def _given(typed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: word for name, word in typed.items() if word is not None}
+
+
+def _in_words(selection: Selection) -> dict[str, Any]:
+    """Words that would choose the same, though not those that were typed."""
+    bounds = {"from": selection.from_ms, "until": selection.until_ms}
+    texts = {name: None if at_ms is None else str(at_ms) for name, at_ms in bounds.items()}
+    return {**selection.to_dict(), **texts}
+
+
+def _told(begun: _Replay, asked: _Replay) -> str:
+    """What a replay sends, with those of its options that are not what is asked for now."""
+    then, now = _given(begun.typed or _in_words(begun.selection)), _given(asked.typed)
+    others = [key for key in asked.typed if key not in _WAY and then.get(key) != now.get(key)]
+    options = [_option(key, then.get(key)) for key in others]
+    return begun.selection.way + (f" with {' and '.join(options)}" if options else "")
+
+
+def _option(key: str, word: Any) -> str:
+    name = "--" + key.replace("_", "-")
+    return f"no {name}" if word is None else f"{name} {escaped(shlex.quote(str(word)))}"
 
 
 def _previewed(spark: SparkSession, selection: Selection) -> dict[str, Any]:
@@ -199,32 +333,46 @@ def _is_meant(
 
 def resume_replay(name: str, state: RunState, *, verbose: bool, as_json: bool) -> None:
     """Go on with a replay that has not ended."""
-    from ..spark.replay import Selection
-
     if state.status == "done":
         raise ConfigError(f"replay {name} is done; there is nothing to go on with")
-    given = dict(state.flags)
-    selection = Selection(**given.pop("selection"))
-    flags = Flags(**given)
-    require_target(selection.to_namesrv, selection.to)
-    say(f"{name}: going on where it was")
-    with spark_session(name, flags, flags.settings(), verbose=verbose) as spark:
-        _send(name, selection, Path(state.checkpoint), flags, spark, as_json=as_json)
+    _go_on(_kept(name, state), verbose=verbose, as_json=as_json)
 
 
-def _send(
-    name: str,
-    selection: Selection,
-    folder: Path,
-    flags: Flags,
-    spark: SparkSession,
-    *,
-    as_json: bool,
-) -> None:
+def _kept(name: str, state: RunState) -> _Replay:
+    """A replay from its state; raises StoreUnreadable for one that is damaged."""
+    from ..spark.pipelines import RunDirectory
+    from ..spark.replay import Selection
+
+    try:
+        if not state.checkpoint:
+            raise ValueError("it has no checkpoint")
+        selection = Selection.from_dict(state.flags.get("selection"))
+        typed = state.flags.get("typed")
+        folder = Path(state.checkpoint)
+        flags = Flags.kept(state.flags)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreUnreadable(
+            str(RunDirectory.default().path(name, "json")),
+            f"does not say what the replay sends: {error}; begin it anew with another --name",
+        ) from error
+    return _Replay(name, selection, typed if isinstance(typed, dict) else {}, folder, flags)
+
+
+def _go_on(begun: _Replay, *, verbose: bool, as_json: bool) -> None:
+    """Send what is left; it was shown and meant when it was begun."""
+    require_target(begun.selection.to_namesrv, begun.selection.to)
+    say(f"{begun.name}: going on where it was")
+    settings = begun.flags.settings()
+    with spark_session(begun.name, begun.flags, settings, verbose=verbose) as spark:
+        _send(begun, spark, as_json=as_json)
+
+
+def _send(one: _Replay, spark: SparkSession, *, as_json: bool) -> None:
     from ..spark.pipelines import Run
     from ..spark.replay import as_pipeline, batches_done, choose
 
-    kept: dict[str, Any] = {**asdict(flags), "selection": selection.to_dict()}
+    name, selection, folder = one.name, one.selection, one.folder
+    kept = {**asdict(one.flags), "selection": selection.to_dict(), "typed": one.typed}
     reporter = None if as_json else Reporter()
     with (
         Run(as_pipeline(name, selection, folder), kind="replay", flags=kept) as run,
@@ -233,7 +381,7 @@ def _send(
         stop.then(run.request_stop)
         if reporter is not None:
             stop.then(reporter.begin_below)
-        chosen = choose(spark, selection, folder)
+        chosen = choose(spark, selection, folder, one.typed)
         before = batches_done(folder)
         run.state.rows_total, run.state.rows_before = chosen.total, chosen.sent(before)
         last = len(chosen.rows) - 1
@@ -270,4 +418,4 @@ def _moment(option: str, text: str | None, now_ms: int) -> int | None:
         found = asking.moment_ms(text, now_ms)
     except ConfigError as error:
         raise ConfigError(f"{option}: {error}") from None
-    return now_ms if found == NEWEST else found
+    return now_ms if found == NEWEST else max(0, found)  # Nothing is stored before 1970.

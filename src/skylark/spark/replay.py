@@ -8,7 +8,8 @@ A rate is the size of a file, and a second that each task waits before it sends.
 one after the other and appear at their end, so between two of them there is that second at least,
 however slow one was; a trigger alone would let the next two follow at once.
 
-    <folder>/plan.json       rows of each file, in the order they are sent
+    <folder>/plan.json       rows of each file, in the order they are sent; the selection, and the
+                             words it was typed as
     <folder>/chosen/         the files; their times are in order, which is the order Spark reads in
     <folder>/target/         Spark's checkpoint
 
@@ -18,6 +19,9 @@ and times of its own, and says whose it is:
     REPLAY_ID                the id of the original
     REPLAY_FROM              topic/broker/queue/offset
     REPLAY_STORE_TIME        when that was stored, in milliseconds since 1970
+
+A message without a body cannot be sent: its body does not expand, or it was archived without. One
+that is chosen ends the replay before anything is sent, unless such messages are to be left out.
 """
 
 from __future__ import annotations
@@ -29,15 +33,16 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import ConfigError
+from ..errors import ConfigError, SkylarkError, StoreUnreadable
 from ..model.names import check_topic_name
 from . import archive as archives
 from .catalogue import sync, sync_tree
 from .mirror import OWN_PROPERTIES, Copies, is_same_cluster
+from .options import BodyMode
 from .pipelines.causes import as_error
 from .pipelines.document import Place
 from .pipelines.spec import Sink, Source, Spec, Step
@@ -50,9 +55,18 @@ if TYPE_CHECKING:
 _ROWS_PER_FILE = 100_000
 _RATE_S = 1.0
 _SINK = "target"
+_PLAN = "plan.json"
 _MARKS = ("REPLAY_ID", "REPLAY_FROM", "REPLAY_STORE_TIME")
 _COLUMNS = "body binary, tag string, keys string, properties map<string,string>, queue_id int"
 _FILE_NAME = re.compile(r"part-(\d+)-.*-c(\d+)\.")  # Numbers of any length: c1000 is after c999.
+_LEFT_OUT = "--body-mode dropmalformed leaves such messages out"
+_OPTION_HINT = ". Set the option bodyMode"  # Of a reader, whose words are not those of a command.
+_BODY = (  # Evaluated for messages that are chosen; others may be without one.
+    "coalesce(body, raise_error(concat_ws(' ', 'topic', topic, 'broker', broker, 'queue', "
+    "queue_id, 'offset', concat(queue_offset, ': its body could not be read when it was archived, "
+    f"so it cannot be sent; {_LEFT_OUT}'))))"
+)
+_NUMBERS = frozenset({"from_ms", "until_ms", "rate"})  # Fields of a selection; others are texts.
 _FILE_MS = 10  # Between the times of two files; Spark forgets files that are a week older.
 
 
@@ -71,6 +85,7 @@ class Selection:
     tag: str | None = None
     where: str | None = None
     rate: int | None = None  # Messages a second.
+    body_mode: str | None = None  # failfast if not set.
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
@@ -80,6 +95,40 @@ class Selection:
         bounds = (self.from_ms, self.until_ms)
         if None not in bounds and self.from_ms >= self.until_ms:  # type: ignore[operator]
             raise ConfigError("--from must be before --until; nothing lies between them")
+        if self.body_mode == BodyMode.PERMISSIVE:
+            raise ConfigError(
+                "--body-mode permissive: a message without a body cannot be sent; dropmalformed "
+                "leaves it out"
+            )
+        if self.body_mode not in (None, BodyMode.FAILFAST, BodyMode.DROPMALFORMED):
+            raise ConfigError(f"--body-mode {self.body_mode}: failfast or dropmalformed is needed")
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Self:
+        """From JSON, without what a newer version has added; raises TypeError for what is none."""
+        if not isinstance(value, dict):
+            raise TypeError(f"the selection is {value!r}")
+        known = [one for one in fields(cls) if one.name in value]
+        for one in known:
+            found, kind = value[one.name], int if one.name in _NUMBERS else str
+            if type(found) is not kind and (found is not None or one.default is not None):
+                raise TypeError(f"{one.name} is {found!r}")
+        return cls(**{one.name: value[one.name] for one in known})
+
+    @property
+    def way(self) -> str:
+        """From where to where, as people say it."""
+        return f"{self.topic} to {self.to}"
+
+    @property
+    def drops(self) -> bool:
+        """Whether messages whose body cannot be read are left out."""
+        return self.body_mode == BodyMode.DROPMALFORMED
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """Options of what reads the messages."""
+        return {} if self.body_mode is None else {"bodyMode": self.body_mode}
 
     @property
     def is_onto_itself(self) -> bool:
@@ -103,9 +152,11 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What has been written down, file by file."""
+    """What has been written down, file by file, and what it was chosen by."""
 
     rows: tuple[int, ...]
+    selection: Selection
+    typed: Mapping[str, Any] = field(default_factory=dict)  # The words of a command, if known.
 
     @property
     def total(self) -> int:
@@ -125,11 +176,15 @@ def default_name(topic: str, words: Mapping[str, Any]) -> str:
 
 
 def select(spark: SparkSession, selection: Selection) -> DataFrame:
-    """The messages themselves, with all columns."""
+    """The messages themselves, with all columns; a body that is not there is an error when read."""
     try:
         if selection.archive is not None:
             frame = archives.table(
-                spark, selection.archive, selection.topic, namesrv=selection.namesrv
+                spark,
+                selection.archive,
+                selection.topic,
+                namesrv=selection.namesrv,
+                options=selection.reading,
             )
         else:
             frame = _log(spark, selection)
@@ -150,12 +205,18 @@ def select(spark: SparkSession, selection: Selection) -> DataFrame:
             frame = frame.where(selection.where)
         except Exception as error:
             raise as_error(error, "--where") from error
-    return frame
+    return frame.where("body is not null") if selection.drops else _with_bodies(frame)
+
+
+def _with_bodies(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return frame.withColumn("body", f.expr(_BODY))
 
 
 def _log(spark: SparkSession, selection: Selection) -> DataFrame:
     reader = spark.read.format("skylark").option("namesrv", selection.namesrv)
-    reader = reader.option("topic", selection.topic)
+    reader = reader.option("topic", selection.topic).options(**selection.reading)
     if selection.from_ms is not None:
         reader = reader.option("startingTimestamp", selection.from_ms)
     if selection.until_ms is not None:
@@ -177,29 +238,64 @@ def preview(spark: SparkSession, selection: Selection) -> Preview:
             .first()
         )
     except Exception as error:
-        raise as_error(error) from error
+        raise _as_error(error) from error
     assert row is not None
     return Preview(row["messages"], row["bytes"], row["first"], row["last"])
 
 
-def choose(spark: SparkSession, selection: Selection, folder: Path) -> Chosen:
-    """Write down what will be sent, once; later calls find it."""
-    plan = folder / "plan.json"
-    if plan.exists():
-        return Chosen(tuple(int(rows) for rows in json.loads(plan.read_bytes())["rows"]))
+def _as_error(error: Exception) -> SkylarkError:
+    """One of our errors; of a body that cannot be read, with what a replay can do about it."""
+    known = as_error(error)
+    problem, hint, _ = str(known).partition(_OPTION_HINT)
+    return SkylarkError(f"{problem}; {_LEFT_OUT}") if hint else known
+
+
+def choose(
+    spark: SparkSession,
+    selection: Selection,
+    folder: Path,
+    typed: Mapping[str, Any] | None = None,
+) -> Chosen:
+    """Write down what will be sent, once; later calls find it.
+
+    Raises ConfigError where the folder holds the choice of another replay.
+    """
+    there = chosen_in(folder)
+    if there is not None:
+        if there.selection != selection:
+            raise ConfigError(
+                f"--checkpoint {folder}: it holds the choice of another replay, "
+                f"{there.selection.way}; name another folder"
+            )
+        return there
     chosen = folder / "chosen"
     shutil.rmtree(chosen, ignore_errors=True)  # Of a try that was not finished.
     _write_copies(spark, selection, chosen)
-    found = Chosen(_in_order(chosen))
+    found = Chosen(_in_order(chosen), selection, dict(typed or {}))
     sync_tree(chosen, folder)  # A plan that is on the disk has its files there.
-    draft = plan.with_suffix(".draft")
+    draft = folder / "plan.draft"
     with draft.open("w", encoding="utf-8") as file:
-        json.dump({"rows": found.rows, "selection": selection.to_dict()}, file)
+        json.dump(asdict(found), file)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(plan)
+    draft.replace(folder / _PLAN)
     sync(folder)
     return found
+
+
+def chosen_in(folder: Path) -> Chosen | None:
+    """What a folder holds, if anything has been chosen there; raises StoreUnreadable."""
+    path = folder / _PLAN
+    try:
+        plan = json.loads(path.read_bytes())
+        rows = tuple(int(rows) for rows in plan["rows"])
+        return Chosen(rows, Selection.from_dict(plan["selection"]), dict(plan.get("typed") or {}))
+    except (FileNotFoundError, NotADirectoryError):  # The latter is refused when it is made.
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreUnreadable(
+            str(path), f"is no choice of a replay: {error!r}; name another folder"
+        ) from error
 
 
 def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> None:
@@ -210,7 +306,7 @@ def _write_copies(spark: SparkSession, selection: Selection, folder: Path) -> No
             .parquet(str(folder))
         )
     except Exception as error:
-        raise as_error(error) from error
+        raise _as_error(error) from error
 
 
 def _copies(frame: DataFrame, copies: Copies) -> DataFrame:

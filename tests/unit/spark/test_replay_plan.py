@@ -1,12 +1,14 @@
 """What a replay and an archive as a stream write down before anything is sent, without Spark."""
 
+import dataclasses
 import json
 import os
 
 import pytest
 
-from skylark.errors import ConfigError, InvalidName
+from skylark.errors import ConfigError, InvalidName, SkylarkError, StoreUnreadable
 from skylark.spark import replay
+from skylark.spark.bodies import UnreadableBody
 from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry
 from skylark.spark.offsets import QueueKey
 from skylark.spark.pipelines import Pipeline, history
@@ -27,6 +29,8 @@ def test_the_same_words_name_the_same_replay():
     [
         ({"rate": 0}, "--rate: at least one"),
         ({"from_ms": 5, "until_ms": 5}, "--from must be before --until"),
+        ({"body_mode": "permissive"}, "a message without a body cannot be sent"),
+        ({"body_mode": "maybe"}, "--body-mode maybe: failfast or dropmalformed"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused(change, words):
@@ -40,8 +44,49 @@ def test_a_choice_survives_as_json():
     assert replay.Selection(**json.loads(json.dumps(CHOICE.to_dict()))) == CHOICE
 
 
+def test_a_choice_is_read_as_older_and_newer_versions_have_written_it():
+    older = {name: one for name, one in CHOICE.to_dict().items() if name != "body_mode"}
+    assert replay.Selection.from_dict(older) == CHOICE
+    assert replay.Selection.from_dict({**CHOICE.to_dict(), "priority": 3}) == CHOICE
+    for wrong in ({**older, "until_ms": "x"}, {**older, "to": None}, {"topic": "T"}, None):
+        with pytest.raises((TypeError, AttributeError)):
+            replay.Selection.from_dict(wrong)
+
+
+def test_what_was_chosen_is_not_sent_for_another_choice(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "_in_order", lambda folder: (3,))
+    monkeypatch.setattr(replay, "_write_copies", lambda *given: given[2].mkdir())
+    chosen = dataclasses.replace(CHOICE, until_ms=5)
+    replay.choose(None, chosen, tmp_path)
+    plan = tmp_path / "plan.json"
+    kept = json.loads(plan.read_bytes())
+    del kept["selection"]["body_mode"]  # As older versions have it.
+    plan.write_text(json.dumps(kept))
+    assert replay.choose(None, chosen, tmp_path).rows == (3,)
+    for other in ({"tag": "A"}, {"until_ms": 6}, {"body_mode": "dropmalformed"}):
+        with pytest.raises(ConfigError) as refused:
+            replay.choose(None, dataclasses.replace(chosen, **other), tmp_path)
+        assert str(refused.value) == (
+            f"--checkpoint {tmp_path}: it holds the choice of another replay, From to To; name "
+            "another folder"
+        )
+    plan.write_text("[")
+    with pytest.raises(StoreUnreadable, match="is no choice of a replay"):
+        replay.choose(None, chosen, tmp_path)
+
+
+def test_a_body_that_cannot_be_read_is_advised_on_in_words_of_the_command():
+    told = replay._as_error(UnreadableBody(QueueKey("T", "a", 0), 7, "incorrect header"))
+    assert str(told) == (
+        "topic T broker a queue 0 offset 7: the body cannot be read: incorrect header; "
+        "--body-mode dropmalformed leaves such messages out"
+    )
+    other = SkylarkError("other")
+    assert replay._as_error(other) is other
+
+
 def test_what_was_sent_follows_from_the_micro_batches_that_spark_has_noted(tmp_path):
-    chosen = replay.Chosen((10, 10, 4))
+    chosen = replay.Chosen((10, 10, 4), CHOICE)
     assert (chosen.total, chosen.sent(0), chosen.sent(2), chosen.sent(3)) == (24, 0, 20, 24)
     assert replay.batches_done(tmp_path) == 0
     commits = tmp_path / "target" / "commits"
