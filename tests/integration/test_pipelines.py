@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 
 from pyarrow.parquet import read_table
 from pyspark.sql import Row
+from pyspark.sql.functions import udf
 from spark_world import SETTINGS, SPARKS_WARNINGS, Cluster
 from test_spark_archive import send_damaged
 
@@ -25,7 +26,8 @@ from skylark.model.message import Message
 from skylark.spark import archive as archives
 from skylark.spark import replay
 from skylark.spark.mirror import Copies
-from skylark.spark.pipelines import Run, RunDirectory, Spec, load
+from skylark.spark.pipelines import Run, RunDirectory, Spec, functions, load
+from skylark.spark.pipelines.document import Place
 from skylark.spark.pipelines.plans import Plan
 
 pytestmark = SPARKS_WARNINGS
@@ -458,3 +460,56 @@ def test_validating_runs_nothing(spark: Any, cluster: Cluster, orders: int, tmp_
     file.write_text(TWO_SINKS)
     Plan(loaded(cluster, file, FOLDER=tmp_path), spark.newSession(), None).check_cluster(0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["two.yaml"]
+
+
+LOCKING = (
+    "import threading\n_lock = threading.Lock()\ndef times(n):\n    with _lock: return n * {}\n"
+)
+
+
+def counted(spark: Any, folder: Path, name: str) -> list[int]:
+    """What the function f of a module in a folder makes of 0, 1 and 2 in the workers."""
+    function = functions.find(f"{name}:f", folder, Place("p.yaml", 1))
+    frame = spark.range(3).select(udf(function, "long")("id").alias("n"))
+    return [row.n for row in frame.collect()]
+
+
+def test_modules_with_locks_reach_the_workers_as_files(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "locking_parts").mkdir()
+    (tmp_path / "locking_parts" / "deep.py").write_text(LOCKING.format(5))
+    (tmp_path / "locking_help.py").write_text(LOCKING.format(2))
+    (tmp_path / "plain_help.py").write_text("import locking_help as other\n")
+    (tmp_path / "locking_steps.py").write_text(
+        "import plain_help\nfrom locking_help import times\nfrom locking_parts import deep\n"
+        "def f(n): return times(n) + plain_help.other.times(n) + deep.times(n)\n"
+    )
+    for _ in range(2):
+        assert counted(spark, tmp_path, "locking_steps") == [0, 9, 18]
+
+
+def test_pipelines_keep_what_is_theirs_where_one_has_sent_a_file(
+    spark: Any, tmp_path: Path
+) -> None:
+    helpers = {"a": LOCKING.format(2), "b": "def times(n): return n * 3\n", "c": LOCKING.format(4)}
+    for name, helper in helpers.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same_help.py").write_text(helper)
+        (tmp_path / name / "same_steps.py").write_text(
+            "import same_help\ndef f(n): return same_help.times(n)\n"
+        )
+    assert counted(spark, tmp_path / "a", "same_steps") == [0, 2, 4]
+    assert counted(spark, tmp_path / "b", "same_steps") == [0, 3, 6]
+    assert counted(spark, tmp_path / "a", "same_steps") == [0, 2, 4]
+    with pytest.raises(ConfigError, match=r"^same_help.py holds what cannot be pickled, "):
+        counted(spark, tmp_path / "c", "same_steps")
+
+
+def test_modules_that_workers_were_given_are_left_to_them(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "given_help.py").write_text(LOCKING.format(2))
+    (tmp_path / "given_steps.py").write_text(
+        "import given_help\ndef f(n): return given_help.times(n)\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "given_help.py").write_text(LOCKING.format(7))
+    spark.sparkContext.addPyFile(str(tmp_path / "elsewhere" / "given_help.py"))
+    assert counted(spark, tmp_path, "given_steps") == [0, 7, 14]

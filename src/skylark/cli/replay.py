@@ -247,7 +247,9 @@ def _begun_in_folder(asked: _Replay, *, is_folder_typed: bool) -> _Replay | None
     if is_folder_typed:
         option, holds, advice = f"--checkpoint {asked.folder}", "it holds", "name another folder"
     begun = replace(asked, selection=chosen.selection, typed=chosen.typed)
-    if not _is_same(begun, asked):
+    # An older version has kept no words there, and there is no state to resume it by.
+    is_older = not chosen.typed and chosen.selection == _as_of(chosen.selection, asked)
+    if not is_older and not _is_same(begun, asked):
         raise ConfigError(
             f"{option}: {holds} the choice of another replay, {_told(begun, asked)}; {advice}"
         )
@@ -262,6 +264,19 @@ def _is_same(begun: _Replay, asked: _Replay) -> bool:
     if not begun.typed:
         return begun.selection == asked.selection
     return _given(begun.typed) == _given(asked.typed)
+
+
+def _as_of(then: Selection, asked: _Replay) -> Selection:
+    """What is asked for, with the moments of an earlier time where they move with the clock."""
+    now = asked.selection
+    from_ms = then.from_ms if _moves(asked.typed["from"]) else now.from_ms
+    until_ms = then.until_ms if _moves(asked.typed["until"] or "now") else now.until_ms
+    return replace(now, from_ms=from_ms, until_ms=until_ms)
+
+
+def _moves(word: str | None) -> bool:
+    """Whether a moment is another one when it is typed later."""
+    return _moment("", word, 1 << 41) != _moment("", word, 1 << 42)
 
 
 def _given(typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class StateReporter:
-    """Keeps the state of one session; raises ConfigError if the name is taken."""
+    """Keeps the state of one session; raises ConfigError if its name is taken."""
 
     def __init__(
         self, name: str, directory: RunDirectory | None = None, clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
         self._directory = directory or RunDirectory.default()
-        self._lock = self._directory.lock(name)
+        self._lock = self._directory.lock(name, "session")
         self._state = RunState(
             name,
             kind="session",

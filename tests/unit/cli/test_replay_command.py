@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -207,6 +208,26 @@ def test_the_same_command_finds_its_folder_where_its_state_is_gone(world, tmp_pa
     code, line = world.replay(*words)
     assert code == exits.WRONG_USE
     assert line.endswith("what it holds has been sent already, T to U; name another folder")
+
+
+@pytest.mark.parametrize("words", [(), ("--from", "1h"), ("--until", "now", "--from", NOW_MS - 5)])
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_choice_of_an_older_version_is_gone_on_with(world, tmp_path, words, is_typed):
+    words = (*words, *(("--checkpoint", tmp_path / "D") if is_typed else ()))
+    world.replay(*words)
+    (name,) = world.directory.names()
+    began = world.sends(name)
+    plan = Path(world.directory.read(name).checkpoint) / "plan.json"
+    older = json.loads(plan.read_bytes())
+    del older["typed"], older["selection"]["body_mode"]
+    plan.write_text(json.dumps(older))
+    world.directory.path(name, "json").unlink()
+    world.now_ms += HOUR_MS
+    for other in (("--until", NOW_MS + 1), ("--from", "7")):
+        if other[0] not in words and is_typed:
+            assert "the choice of another replay" in world.replay(*words, *other)[1]
+    assert world.replay(*words) == (exits.FAILED, f"{name}: {GOES_ON}")
+    assert world.sends(name) == began
 
 
 def test_a_folder_that_a_name_has_left_is_not_sent_for_another(world):

@@ -253,6 +253,17 @@ def test_a_session_that_has_ended_leaves_its_name(tmp_path, directory, status):
         assert directory.read("orders").kind == "pipeline"
 
 
+def test_a_session_does_not_write_over_what_has_not_ended(directory):
+    directory.root.mkdir()
+    directory.write(RunState("nightly", kind="replay", status="stopped", flags={"selection": {}}))
+    with pytest.raises(ConfigError, match=r"^name nightly: a replay is called so and has not ended"):
+        StateReporter("nightly", directory)
+    assert directory.read("nightly").kind == "replay"
+    directory.write(RunState("nightly", kind="replay", status="done"))
+    StateReporter("nightly", directory).close()
+    assert directory.read("nightly").kind == "session"
+
+
 def test_a_damaged_state_does_not_keep_a_name(tmp_path, directory):
     directory.root.mkdir()
     (directory.root / "orders.json").write_text("{")

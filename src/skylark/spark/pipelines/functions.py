@@ -52,7 +52,7 @@ def find(function: Callable[..., Any] | str, folder: Path, place: Place) -> Call
 def _own_name(path: Path) -> str:
     """What a module is called here: by its place, whatever else is called like it."""
     digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]
-    return f"skylark_pipeline_{path.stem}_{digest}"
+    return f"{modules.OWN_PREFIX}{path.stem}_{digest}"
 
 
 def _beside(module_name: str, folder: Path, own: str) -> ModuleType | None:

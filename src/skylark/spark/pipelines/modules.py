@@ -3,31 +3,41 @@
 A module beside the file imports its neighbours by their plain names, as anywhere in Python. Two
 things are different here:
 
-    workers do not have them    so whatever was loaded from below the folder travels by value
+    workers do not have them    so whatever was loaded from below the folder travels by value, or,
+                                where something cannot be pickled, as files
     pipelines share a process   so a name that two folders have is set aside for its own pipeline
                                 while modules of the other one are looked for
 
 What is installed below the folder (a virtual environment, packages of its own) stays what it is:
-workers have such things, or get them by --py-files.
+workers have such things. So does what they get by --py-files.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...errors import ConfigError
+
+OWN_PREFIX = "skylark_pipeline_"  # Of the names that a pipeline's own modules are loaded under.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOBODYS = frozenset({"__main__", "py4j", "pyspark", __name__.partition(".")[0]})
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 
 # What was loaded from below each folder, also while it is set aside; a module has one folder.
 _loaded: dict[Path, dict[str, ModuleType]] = {}
+# Whose file the workers of a session have under a name, where it was sent from here.
+_sent: dict[tuple[str, str], Path] = {}
 
 
 class _Travelling(ModuleType):
@@ -50,10 +60,21 @@ def beside(folder: Path) -> Iterator[None]:
 
 
 def send(folder: Path) -> None:
-    """Let all that was loaded from below a folder travel to the workers whole."""
-    for name, module in _loaded.get(folder.absolute(), {}).items():
-        if sys.modules.get(name) is module and module.__name__ == name:
+    """Let all that was loaded from below a folder reach the workers: whole, or else as files."""
+    folder = folder.absolute()
+    rest = []
+    for name, module in _loaded.get(folder, {}).items():
+        if sys.modules.get(name) is not module or module.__name__ != name:
+            continue
+        if _is_given(name, folder):
+            _leave_by_name(module)
+        else:
+            rest.append(module)
             send_by_value(module)
+    if not all(map(_is_whole, rest)):
+        for module in rest:  # All of them, as they import each other.
+            _leave_by_name(module)
+        _send_as_files(folder, sorted({_first(module.__name__) for module in rest}))
 
 
 def send_by_value(module: ModuleType) -> None:
@@ -65,6 +86,66 @@ def send_by_value(module: ModuleType) -> None:
     for name, one in list(sys.modules.items()):
         if type(one) is ModuleType and f"{name}.".startswith(below):
             one.__class__ = _Travelling
+
+
+def _leave_by_name(module: ModuleType) -> None:
+    from pyspark import cloudpickle
+
+    if module.__name__ in cloudpickle.list_registry_pickle_by_value():  # type: ignore[no-untyped-call]
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    if type(module) is _Travelling:
+        module.__class__ = ModuleType  # type: ignore[assignment]
+
+
+def _is_whole(module: ModuleType) -> bool:
+    """Whether a module can be pickled; one that holds a lock or a connection cannot."""
+    from pyspark import cloudpickle
+
+    try:
+        cloudpickle.dumps(module)  # type: ignore[no-untyped-call]
+    except Exception:  # Whatever its contents say to that: it is an answer.
+        return False
+    return True
+
+
+def _is_given(name: str, folder: Path) -> bool:
+    """Whether workers have a module of this name, from --py-files or from this folder."""
+    from pyspark import SparkContext, SparkFiles
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return False
+    root = SparkFiles.getRootDirectory()
+    if _sent.get((root, _first(name)), folder) != folder:
+        return False
+    places = [root, *(os.path.join(root, one) for one in context._python_includes or ())]
+    return PathFinder.find_spec(_first(name), places) is not None
+
+
+def _send_as_files(folder: Path, names: Sequence[str]) -> None:
+    """Let workers import what lies in a folder by its name; raises ConfigError."""
+    from pyspark import SparkContext, SparkFiles
+
+    context = SparkContext._active_spark_context
+    if context is None:  # Spark has not started; they are looked at again when it has.
+        return
+    for name in names:
+        file = folder / f"{name}.py"
+        if (folder / name / "__init__.py").is_file() or not file.is_file():
+            packed = tempfile.mkdtemp(prefix="modules-", dir=context._temp_dir)
+            file = Path(shutil.make_archive(os.path.join(packed, name), "zip", folder, name))
+        root = SparkFiles.getRootDirectory()
+        if os.path.exists(os.path.join(root, file.name)):  # Spark would fail all jobs from then on.
+            raise ConfigError(
+                f"{file.name} holds what cannot be pickled, such as a lock, and Spark's workers "
+                "have another file of its name; rename it, or make that when it is first used"
+            )
+        context.addPyFile(str(file))
+        _sent[root, name] = folder
+
+
+def _first(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def send_again(folder: Path) -> None:
@@ -82,7 +163,7 @@ def _look_in(folder: Path) -> None:
     for owner, modules in _loaded.items():
         for name, module in modules.items():
             is_there = sys.modules.get(name) is module
-            if owner != folder and is_there and _has(folder, name.partition(".")[0]):
+            if owner != folder and is_there and _has(folder, _first(name)):
                 del sys.modules[name]
     for name, module in _loaded.setdefault(folder, {}).items():
         sys.modules.setdefault(name, module)
@@ -106,7 +187,9 @@ def _claim(folder: Path) -> None:
 
 
 def _is_below(folder: Path, name: str, module: object) -> bool:
-    if not isinstance(module, ModuleType) or name.partition(".")[0] in _NOBODYS:
+    if not isinstance(module, ModuleType) or _first(name) in _NOBODYS:
+        return False
+    if name.startswith(OWN_PREFIX):  # These travel by value in any case.
         return False
     # As it is written there: asking a module for what it lacks may run something.
     file = vars(module).get("__file__")
