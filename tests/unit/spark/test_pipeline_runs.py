@@ -256,7 +256,9 @@ def test_a_session_that_has_ended_leaves_its_name(tmp_path, directory, status):
 def test_a_session_does_not_write_over_what_has_not_ended(directory):
     directory.root.mkdir()
     directory.write(RunState("nightly", kind="replay", status="stopped", flags={"selection": {}}))
-    with pytest.raises(ConfigError, match=r"^name nightly: a replay is called so and has not ended"):
+    with pytest.raises(
+        ConfigError, match=r"^name nightly: a replay is called so and has not ended"
+    ):
         StateReporter("nightly", directory)
     assert directory.read("nightly").kind == "replay"
     directory.write(RunState("nightly", kind="replay", status="done"))
