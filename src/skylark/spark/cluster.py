@@ -436,8 +436,8 @@ class Cluster:
 
     def require_master(self, queue: QueueKey, problem: str) -> None:
         """Believe what is wrong with a queue of its master alone, which is waited for."""
+        self._routes.pop(queue.topic, None)  # A worker knew its master long ago; roles change.
         if not self.has_master(queue):
-            self._routes.pop(queue.topic, None)
             raise self._away(f"{queue} {problem}, at a replica; its master is away")
 
     def settled_end(self, queue: QueueKey, least: int) -> int:
@@ -448,6 +448,7 @@ class Cluster:
             if found >= least or time.monotonic() + _PAUSE_S_MAX > give_up:
                 return found
             time.sleep(_PAUSE_S_MAX)
+            self._routes.pop(queue.topic, None)  # A new master may be known by now.
 
     def has_master(self, queue: QueueKey) -> bool:
         """Whether it is the master of its broker that is asked about a queue."""

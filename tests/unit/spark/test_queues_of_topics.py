@@ -30,6 +30,7 @@ class NameServer(Cluster):
         self.there = list(there)
         self.queues_each = 1
         self.replicas_only: set[str] = set()
+        self.moved_to = ""  # Where the masters are now.
         self.perm = 6
         self.without_topic: set[str] = set()
         self.template_queues = 0  # 0: brokers make no topics by themselves.
@@ -37,7 +38,9 @@ class NameServer(Cluster):
     def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
         names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
         brokers = {
-            name: BrokerData("cluster", name, {int(name in self.replicas_only): f"{name}:1"})
+            name: BrokerData(
+                "cluster", name, {int(name in self.replicas_only): self.moved_to or f"{name}:1"}
+            )
             for name in names
         }
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
@@ -154,6 +157,28 @@ def test_a_replica_that_is_back_before_its_master_takes_no_queues_away() -> None
     cluster.without_topic = cluster.replicas_only = {"a"}
     with pytest.raises(TransportError, match="no broker a, of Topic/a/0, is there now"):
         cluster.queues(["Topic"], [A, B])
+
+
+def test_a_master_that_has_become_a_replica_is_not_believed_any_more() -> None:
+    # In a Raft group roles change under connections that stay, and workers keep what they know.
+    cluster = NameServer("a", retry_ms=1_000)
+    cluster.require_master(A, "ends at 8")
+    cluster.replicas_only = {"a"}
+    with pytest.raises(TransportError, match="ends at 8, at a replica"):
+        cluster.require_master(A, "ends at 8")
+
+
+def test_a_new_master_that_is_known_meanwhile_says_where_a_queue_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = NameServer("a")
+    ends = {True: 40, False: 8}  # At the new master, and at the one that was.
+    monkeypatch.setattr(
+        cluster, "max_offset", lambda queue: ends[cluster.broker_address(*queue[:2]) == "new:1"]
+    )
+    assert cluster.settled_end(A, 8) == 8
+    cluster.moved_to = "new:1"
+    assert cluster.settled_end(A, 40) == 40
 
 
 def test_who_may_lose_data_goes_on_without_a_broker_until_it_is_back() -> None:
