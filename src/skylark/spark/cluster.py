@@ -139,11 +139,14 @@ class Cluster:
 
     def _ask_name_servers(self, code: int, fields: dict[str, str]) -> bytes:
         problem: TransportError | None = None
-        for address in self._name_servers:
+        for address in tuple(self._name_servers):
             try:
                 return bytes(self.wire(address).call(code, fields).body)
             except TransportError as error:
                 self.drop(address)
+                # Others are asked first from now on: each time it may take all of timeoutMs.
+                self._name_servers.remove(address)
+                self._name_servers.append(address)
                 problem = error
         assert problem is not None
         raise TransportError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,6 +214,27 @@ def test_a_pattern_passes_over_topics_that_may_not_be_read_or_are_gone() -> None
 
 def test_a_topic_is_looked_for_while_no_broker_is_there_at_all() -> None:
     assert NameServer("", "", "", "", "a").queues(["Topic"]) == [A]
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(Access("ns:1;ns:2"))
+    asked = []
+
+    def wire(address: str) -> Any:
+        asked.append(address)
+        if address == silent:
+            raise TransportError(address, "cannot be reached: timed out")
+        return SimpleNamespace(call=lambda code, fields: Command(0, body=b"found"))
+
+    monkeypatch.setattr(cluster, "wire", wire)
+    silent = "ns:1"
+    for _ in range(3):
+        assert cluster._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {}) == b"found"
+    assert asked == ["ns:1", "ns:2", "ns:2", "ns:2"]
+    silent = "ns:2"
+    assert cluster._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {}) == b"found"
 
 
 class Remembering(Cluster):
