@@ -93,6 +93,9 @@ class Cluster:
     def wire(self, address: str) -> Wire:
         """A connection to a server."""
         found = self._wires.get(address)
+        if found is not None and found.is_over():
+            self._wires.pop(address).close()
+            found = None
         if found is None:
             found = self._wires[address] = Wire(address, self.access)
         return found

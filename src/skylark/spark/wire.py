@@ -53,6 +53,20 @@ class Wire:
         """End the conversation."""
         self._socket.close()
 
+    def is_over(self) -> bool:
+        """Whether the server has hung up, as on all who were idle for long."""
+        if self._asked:
+            return False  # Its answer will tell.
+        self._socket.setblocking(False)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._socket.settimeout(self._access.timeout_ms / 1000)
+
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request; answer() returns what comes back, in the order of asking."""
         access = self._access

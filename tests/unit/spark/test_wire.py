@@ -10,6 +10,7 @@ from skylark.errors import CallTimeout, ConnectionLost, LocalProtocolError, Tran
 from skylark.protocol.command import Command
 from skylark.protocol.frame import encode_frames
 from skylark.spark import wire as wires
+from skylark.spark.cluster import Cluster
 from skylark.spark.options import Access
 from skylark.spark.wire import Wire
 
@@ -44,7 +45,19 @@ class FakeSocket:
         return size
 
     def close(self):
-        pass
+        self.is_closed = True
+
+    def setblocking(self, flag):
+        self.may_wait = flag
+
+    def settimeout(self, timeout_s):
+        self.may_wait = True
+
+    def recv(self, size, flags):
+        assert not self.may_wait
+        if self.content is None:
+            raise BlockingIOError
+        return self.content[:size]
 
 
 def answer(opaque, body=b"", flag=1):
@@ -140,6 +153,33 @@ def test_silence_is_not_waited_for(monkeypatch):
     wire.ask(11, {})
     with pytest.raises(CallTimeout, match="no answer within 10000 ms"):
         wire.answer()
+
+
+def test_a_server_that_has_hung_up_is_called_anew(monkeypatch):
+    # As servers do to whoever is idle for two minutes; a stream may look once in an hour, and
+    # retryMs=0 allows it no second try.
+    cluster = Cluster(Access("ns:1", retry_ms=0))
+    sockets = []
+
+    def connect(address, timeout_s):
+        sockets.append(FakeSocket(None))
+        return sockets[-1]
+
+    monkeypatch.setattr(wires.socket, "create_connection", connect)
+    first = cluster.wire("broker:1")
+    assert cluster.wire("broker:1") is first
+    assert sockets[0].may_wait, "for what is asked"
+    sockets[0].content = b"unasked"
+    assert cluster.wire("broker:1") is first
+    sockets[0].content = b""
+    second = cluster.wire("broker:1")
+    assert second is not first
+    assert sockets[0].is_closed
+    second.ask(1, {})
+    sockets[1].content = b""
+    assert cluster.wire("broker:1") is second, "its answer will tell"
+    with pytest.raises(CallTimeout):
+        second.answer()
 
 
 def test_an_address_that_is_none_cannot_be_reached():
