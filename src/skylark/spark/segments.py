@@ -23,7 +23,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import BrokerError, ConfigError, InvalidRecord
 from ..filter import SqlExpression
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ENTRY = struct.Struct(">qiq")
 _RECORD_BYTES_MIN = 91
@@ -165,18 +167,12 @@ class SegmentReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Everything in the range, in order."""
         try:
-            try:
-                first = self._visible_from()
-            except OtherStore as problem:
-                if self._options.read_from is ReadFrom.FILES:
-                    raise
-                logger.warning("%s is read over the network: %s", self._range.queue, problem)
-                first = self._range.end
+            first = self._looked_at(self._visible_from, self._range.end)
             if first > self.at:
                 # Lost to retention, or not to be compared: the broker has the last word.
                 yield from self._over_network(first)
             while self.at < self._range.end:
-                batches = self._chunk()
+                batches = self._looked_at(self._chunk, None)
                 if batches is None:
                     yield from self._over_network(self.at + self._options.pull_count)
                 else:
@@ -184,6 +180,16 @@ class SegmentReader:
         finally:
             self._queue.close()
             self._log.close()
+
+    def _looked_at(self, look: Callable[[], T], otherwise: T) -> T:
+        """What the files say; where they cannot be read, and need not be, what is said instead."""
+        try:
+            return look()
+        except OtherStore as problem:
+            if self._options.read_from is ReadFrom.FILES:
+                raise
+            logger.warning("%s is read over the network: %s", self._range.queue, problem)
+            return otherwise
 
     def _over_network(self, until: int) -> Iterator[pa.RecordBatch]:
         until = min(until, self._range.end)

@@ -157,6 +157,24 @@ def test_files_that_may_not_be_read_are_said(world, monkeypatch):
         world.rows()
 
 
+def test_a_file_that_may_not_be_read_is_asked_of_the_broker_where_that_is_allowed(
+    world, monkeypatch
+):
+    real = os.open
+    first = min(os.listdir(os.path.join(world.root, "commitlog")))
+
+    def refused(path, flags):
+        if "commitlog" in path and not path.endswith(first):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags)
+
+    reader = world.reader(readFrom="auto")
+    monkeypatch.setattr(reader, "_visible_from", lambda: 0)  # It was the broker's store then.
+    monkeypatch.setattr(os, "open", refused)
+    assert rows_of(reader) == world.rows(RangeReader)
+    assert 0 < reader.by_network < world.range().count
+
+
 def test_pages_that_were_read_are_given_back(world, monkeypatch):
     monkeypatch.setattr(segments, "_RESIDENT_BYTES_MAX", 4096)
     given = []
