@@ -930,6 +930,30 @@ def test_the_first_micro_batch_is_the_same_after_a_crash(
     assert again.latestOffset(later, again.getDefaultReadLimit()) == later
 
 
+def test_what_a_new_queue_has_lost_since_it_was_planned_is_not_passed_over(world: World) -> None:
+    # A crash, and a micro-batch that is planned again, as it was, after retention was at work.
+    use = StreamReading(world.address)
+    topic = "ContractA"
+    start = {"v": 1, "q": {topic: {world.broker: {"0": 0, "1": 0, "2": 0}}}}
+
+    def planned(at: dict[str, Any], end: dict[str, Any] | None = None, **options: str) -> Any:
+        given = {"topic": topic, **options}
+        reader: Any = use.source(given).streamReader(struct_of(("queue_offset",)))
+        if end is None:
+            return json.loads(json.dumps(reader.latestOffset(at, reader.getDefaultReadLimit())))
+        return [one for part in reader.partitions(at, end) for one in part.ranges]
+
+    end = planned(start)
+    new = QueueKey(topic, world.broker, 3)
+    assert [one.start for one in planned(start, end) if one.queue == new] == [0]
+    assert planned(end) == end, "there is nothing new"
+    world.patch.setattr(Brokers, "min_offset", lambda self, queue: 2 * (queue == new))
+    with pytest.raises(DataLoss, match=r"ContractA/.*/3 0 to 2"):
+        planned(start, end)
+    ranges = planned(start, end, failOnDataLoss="false")
+    assert [one.start for one in ranges if one.queue == new] == [2]
+
+
 def test_what_came_to_a_new_topic_before_a_crash_at_once_is_not_passed_over(world: World) -> None:
     for number in range(2):
         world.cluster.send([Message(f"ContractLate{number}", b"before")])

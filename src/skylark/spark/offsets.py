@@ -4,6 +4,8 @@ Pure: what the brokers say comes in as numbers. An offset is the next one to rea
 [from, to). Spark compares offsets as text, hence the one canonical order: by topic, broker, queue.
 
     {"v":1,"q":{"OrderTopic":{"broker-a":{"0":1200,"1":1187}}}}
+
+    b   where the micro-batch begins that ends here, where that is not the end before it
 """
 
 from __future__ import annotations
@@ -61,9 +63,10 @@ def to_json(offsets: Mapping[QueueKey, int]) -> dict[str, Any]:
 
 
 def begun_at(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
-    """The end of a micro-batch that says as well where it begins: the first of a stream.
+    """The end of a micro-batch that says as well where it begins.
 
-    Spark writes down the ends alone, and asks for the beginning again after a crash.
+    Spark writes down the ends alone. It asks for the beginning of a stream again after a crash, and
+    what a new queue began with may have been removed by then.
     """
     return {**end, "b": start["q"]}
 

@@ -478,9 +478,9 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             late = [queue for queue in queues if queue in begin and queue not in self._target]
             self._target.update(_ends(cluster, late))
         newest = self._target if self._target is not None else _ends(cluster, queues)
-        for queue in queues:
-            if queue not in begin:  # One that appears later is read from its first message.
-                begin[queue] = cluster.min_offset(queue)
+        new = [queue for queue in queues if queue not in begin]
+        for queue in new:  # One that appears later is read from its first message.
+            begin[queue] = cluster.min_offset(queue)
         shorter = self._shorter(cluster, begin, newest)
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         bytes_max = self.plan.options.bytes_per_trigger_max
@@ -491,8 +491,9 @@ class SkylarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = to_json({**admit(begin, newest, count_max), **shorter})
         if start is None:
             return end
-        if start in self._begins:  # Spark plans the first one also where there is nothing in it.
-            return begun_at(end, start)
+        if new or start in self._begins:
+            # Spark plans the first one also where there is nothing in it.
+            return begun_at(end, to_json(begin))
         self._begins.clear()  # It goes on behind the first.
         return start if end["q"] == start["q"] else end
 
