@@ -22,6 +22,7 @@ from ..protocol.frame import (
 )
 from .options import Access
 
+_CONNECT_S_MAX = 3.0  # A request may wait for a disk; a machine that is there says so sooner.
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
 _BUFFER_BYTES = 64 << 10
@@ -37,12 +38,14 @@ class Wire:
         self.address = address
         self._access = access
         host, _, port = address.rpartition(":")
+        timeout_s = access.timeout_ms / 1000
         try:
             self._socket = socket.create_connection(
-                (host.strip("[]"), int(port)), access.timeout_ms / 1000
+                (host.strip("[]"), int(port)), min(timeout_s, _CONNECT_S_MAX)
             )
         except (OSError, ValueError) as error:
             raise TransportError(address, f"cannot be reached: {error}") from error
+        self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opaque = 0
         self._asked: deque[int] = deque()

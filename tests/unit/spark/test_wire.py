@@ -52,6 +52,7 @@ class FakeSocket:
 
     def settimeout(self, timeout_s):
         self.may_wait = True
+        self.timeout_s = timeout_s
 
     def recv(self, size, flags):
         assert not self.may_wait
@@ -180,6 +181,22 @@ def test_a_server_that_has_hung_up_is_called_anew(monkeypatch):
     assert cluster.wire("broker:1") is second, "its answer will tell"
     with pytest.raises(CallTimeout):
         second.answer()
+
+
+@pytest.mark.parametrize(("timeout_ms", "connect_s"), [(600_000, 3.0), (100, 0.1)])
+def test_a_machine_that_is_down_takes_less_than_a_request_may(monkeypatch, timeout_ms, connect_s):
+    # Sinks ask all name servers, and give brokers minutes for a decision.
+    given = []
+    found = FakeSocket(b"")
+
+    def connect(address, timeout_s):
+        given.append(timeout_s)
+        return found
+
+    monkeypatch.setattr(wires.socket, "create_connection", connect)
+    Wire("broker:1", Access("ns:1", timeout_ms=timeout_ms))
+    assert given == [connect_s]
+    assert found.timeout_s == timeout_ms / 1000
 
 
 def test_an_address_that_is_none_cannot_be_reached():
