@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -52,7 +51,6 @@ _RECORD_BYTES_MIN = 91
 _FILES_MAPPED_MAX = 2
 _RESIDENT_BYTES_MAX = 64 << 20  # Of mapped pages that were read and still count as the worker's.
 _ADDRESSES_BELOW = -(2**31)  # Tag codes below are places in the ext file.
-_BROKER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%|-]*")
 _AT_END, _ELSEWHERE, _UNSOUND, _UNUSUAL = range(4)
 
 
@@ -129,7 +127,7 @@ def store_root(options: ReadOptions, broker: str) -> str:
     assert options.store_path is not None
     if "{broker}" not in options.store_path:
         return options.store_path
-    if not _BROKER_NAME.fullmatch(broker):
+    if broker in ("", ".", "..") or not {"/", "\0"}.isdisjoint(broker):
         raise OtherStore(f"option storePath: broker {broker[:64]!r} has no name for a folder")
     return options.store_path.replace("{broker}", broker)
 

@@ -193,13 +193,15 @@ def test_pages_that_were_read_are_given_back(world, monkeypatch):
 
 def test_names_become_no_other_paths(world):
     reader = world.reader()
-    for name in ("../up", "a/b", ".."):
+    for name in ("../up", "a/b", "..", ".", "", "a\0b"):
         with pytest.raises(ConfigError):
             store_root(world.reader(storePath="/s/{broker}")._options, name)
     with pytest.raises(Exception, match="topic name"):
         world.reader(wanted=Range(QueueKey("../x", "broker-a", 0), 0, 1))
     path = store_root(world.reader(storePath="/s/{broker}/d")._options, "broker-a")
     assert path == "/s/broker-a/d"
+    odd = "Брокер 1 (west)"  # A broker has whatever name its operator gives it.
+    assert store_root(world.reader(storePath="/s/{broker}")._options, odd) == f"/s/{odd}"
     assert rows_of(reader)
 
 
