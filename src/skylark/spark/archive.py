@@ -213,8 +213,8 @@ def _write_batch(
     gone: Collection[str] = (),
 ) -> None:
     """In the driver: what one micro-batch adds, as files and an entry."""
-    entries = catalogue.entries()
-    there = dict(entries[-1].ends) if entries else {}
+    last = catalogue.last()
+    there = {} if last is None else dict(last.ends)
     begins = _planned(catalogue, number - 1) if number else {}
     ends = _without(gone, _planned(catalogue, number))
     cluster = Cluster(source.options.access)
@@ -227,7 +227,7 @@ def _write_batch(
         now = {**there, **news}
         # Nothing is new if the driver died after the entry was there, and before Spark noted it.
         if news:
-            first = entries[-1].last + 1 if entries else 0
+            first = 0 if last is None else last.last + 1
             folder = catalogue.new_folder(first, first)
             splits = source.between(cluster, {**begins, **there}, news)
             files = write_files(spark, source, splits, catalogue.root, folder)

@@ -56,6 +56,7 @@ _LISTINGS_MAX = 100
 _SHOWN_MAX = 60
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PATTERNS = re.compile(r"[\[\]{}*?\\]")
+_NAME = re.compile(rf"(\d{{{_DIGITS},}})-(\d{{{_DIGITS},}})\.json")
 SWEEP_AGE_S = 3_600.0  # Longer than a query over the archive takes.
 
 
@@ -103,7 +104,7 @@ class Entry:
     @property
     def name(self) -> str:
         """The name of its file."""
-        return f"{self.first:0{_DIGITS}d}-{self.last:0{_DIGITS}d}.json"
+        return _name_of(self.first, self.last)
 
     def takes_the_place_of(self, name: str) -> bool:
         """Whether the batches of another entry, by its name, lie within this one."""
@@ -134,10 +135,25 @@ class Entry:
         return json.dumps(value, indent=1).encode()
 
 
+def _name_of(first: int, last: int) -> str:
+    return f"{first:0{_DIGITS}d}-{last:0{_DIGITS}d}.json"
+
+
 def _batches(name: str) -> tuple[int, int]:
     """The first and the last batch of an entry, by its name."""
     first, _, last = name.removesuffix(".json").partition("-")
     return int(first), int(last)
+
+
+def _that_count(names: Iterable[str]) -> list[str]:
+    """The entries that count, in order, by their names: of those within each other the widest."""
+    found: list[str] = []
+    reached = -1
+    for first, last in sorted(map(_batches, names), key=lambda one: (one[0], -one[1])):
+        if last > reached:
+            found.append(_name_of(first, last))
+            reached = last
+    return found
 
 
 def read_entry(path: Path) -> Entry:
@@ -217,7 +233,7 @@ class Catalogue:
     def _told_kind(self) -> Kind | None:
         """What the first entry with files that tell is of; listed again as in _read_entries()."""
         for _ in range(_LISTINGS_MAX):
-            entries = map(read_entry, sorted(self._folder.glob("*.json")))
+            entries = (read_entry(self._folder / name) for name in sorted(self._names()))
             try:
                 return next(filter(None, (_kind_of(entry.files) for entry in entries)), None)
             except FileNotFoundError:
@@ -252,35 +268,39 @@ class Catalogue:
 
         Raises ConfigError where something else is there.
         """
+        return self._read_entries(slice(None))
+
+    def last(self) -> Entry | None:
+        """The last of them, which says how far all reach; the others are not even read."""
+        found = self._read_entries(slice(-1, None))
+        return found[0] if found else None
+
+    def _read_entries(self, which: slice) -> list[Entry]:
+        """Some of those that count; listed again while compaction removes what was listed."""
         if not self._folder.is_dir():
             return []
         self.require_kind()
-        found = self._read_entries()
-        found.sort(key=lambda entry: (entry.first, -entry.last))
-        counted: list[Entry] = []
-        for entry in found:
-            if counted and entry.last <= counted[-1].last:
-                continue  # Within a wider one.
-            expected = counted[-1].last + 1 if counted else 0
-            if entry.first != expected:
-                raise StoreUnreadable(
-                    str(self._folder), f"batch {expected} is missing, the next is {entry.first}"
-                )
-            counted.append(entry)
-        return counted
-
-    def _read_entries(self) -> list[Entry]:
-        """All that are there; listed again while compaction removes what was listed."""
         for _ in range(_LISTINGS_MAX):
-            paths = sorted(self._folder.glob("*.json"))
+            names = _that_count(self._names())
             try:
-                found = [read_entry(path) for path in paths]
+                found = [read_entry(self._folder / name) for name in names[which]]
             except FileNotFoundError:
                 continue
             # A listing while files come and go may miss some; two that agree have missed none.
-            if paths == sorted(self._folder.glob("*.json")):
+            if names == _that_count(self._names()):
+                self._require_all(names)
                 return found
         raise StoreUnreadable(str(self._folder), "changes faster than it can be read")
+
+    def _require_all(self, names: Iterable[str]) -> None:
+        """Refuse entries between which batches are missing."""
+        expected = 0
+        for first, last in map(_batches, names):
+            if first != expected:
+                raise StoreUnreadable(
+                    str(self._folder), f"batch {expected} is missing, the next is {first}"
+                )
+            expected = last + 1
 
     def new_folder(self, first: int, last: int) -> Path:
         """A folder for the files of a batch, or of several; nobody else has it."""
@@ -307,8 +327,8 @@ class Catalogue:
 
     def ends(self) -> Offsets:
         """How far the archive reaches."""
-        entries = self.entries()
-        return dict(entries[-1].ends) if entries else {}
+        last = self.last()
+        return {} if last is None else dict(last.ends)
 
     def add(self, entry: Entry) -> None:
         """Write an entry down; from now on its files count. Raises StoreUnreadable, ConfigError."""
@@ -347,7 +367,11 @@ class Catalogue:
         sync(self._folder)
 
     def _names(self) -> set[str]:
-        return {path.name for path in self._folder.glob("*.json")}
+        """The entries that are there, by their names; other files are none of ours."""
+        try:
+            return set(filter(_NAME.fullmatch, os.listdir(self._folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
 
     def _require_place(self, new: Entry) -> None:
         for name in sorted(filter(new.crosses, self._names())):
@@ -385,9 +409,9 @@ class Catalogue:
         # sure to stay. The archive goes on meanwhile: what has come since they were listed lies
         # within none of them, and stays.
         sure = [entry for entry in entries if self._written_s(entry) < now_s - age_s]
-        for path in self._folder.glob("*.json"):
-            if any(entry.takes_the_place_of(path.name) for entry in sure):
-                path.unlink(missing_ok=True)
+        for name in self._names() - {entry.name for entry in entries}:
+            if any(entry.takes_the_place_of(name) for entry in sure):
+                (self._folder / name).unlink(missing_ok=True)
         # Behind the last entry a batch may be at work, however long it takes.
         last = entries[-1].last if entries else -1
         return removed + self._sweep_folders(used, last, now_s - age_s)

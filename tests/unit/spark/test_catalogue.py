@@ -122,6 +122,68 @@ def test_files_that_an_earlier_try_was_about_to_replace_stay_as_long(tmp_path):
     assert catalogue.sweep(time.time() + 3_700) == 3
 
 
+def begun(catalogue, count):
+    """So many entries, without waiting for the disk."""
+    catalogue.add(entry(0, end=1))
+    for number in range(1, count):
+        one = entry(number, end=number + 1)
+        (catalogue.root / "catalogue" / one.name).write_bytes(one.to_bytes())
+
+
+def test_readers_are_not_held_up_by_entries_that_are_just_being_removed(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    begun(catalogue, 200)
+    new = entry(0, 199, names=["all"], end=200)
+    catalogue.add(new)
+    read_entry = catalogues.read_entry
+
+    def read_as_compaction_gets_there(path):
+        if path.name != new.name:
+            path.unlink()
+        return read_entry(path)
+
+    monkeypatch.setattr(catalogues, "read_entry", read_as_compaction_gets_there)
+    assert catalogue.entries() == [new]
+    assert catalogue.ends() == {QUEUE: 200}
+
+
+def test_how_far_a_large_archive_reaches_its_last_entry_says(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    begun(catalogue, 50)
+    read, read_entry = [], catalogues.read_entry
+    monkeypatch.setattr(catalogues, "read_entry", lambda path: read.append(1) or read_entry(path))
+    assert catalogue.ends() == {QUEUE: 50}
+    assert len(read) == 1
+    (tmp_path / "catalogue" / entry(7).name).unlink()
+    with pytest.raises(StoreUnreadable, match="batch 7 is missing, the next is 8"):
+        catalogue.ends()
+
+
+def test_a_sweep_compares_no_entries_that_count_with_each_other(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    begun(catalogue, 50)
+    compared, takes = [], Entry.takes_the_place_of
+    monkeypatch.setattr(Entry, "takes_the_place_of", lambda *of: compared.append(of) or takes(*of))
+    catalogue.sweep(time.time() + 3_700)
+    assert not compared
+
+
+@pytest.mark.parametrize(
+    "name", ["._{}", "copy of {}", "{} (conflicted copy).json", "notes.json", ".nfs00f3.json"]
+)
+def test_files_that_others_leave_beside_entries_are_none(tmp_path, name):
+    catalogue = Catalogue(tmp_path)
+    old = [entry(number, names=[str(number)]) for number in range(3)]
+    for one in old:
+        catalogue.add(one)
+    (tmp_path / "catalogue" / name.format(old[1].name)).write_bytes(b"\0\5\x16\7")
+    assert catalogue.entries() == old
+    new = entry(0, 2, names=["all"])
+    catalogue.replace(old, new)
+    catalogue.sweep(time.time() + 3_700)
+    assert catalogue.entries() == [new]
+
+
 def test_a_missing_batch_is_not_passed_over(tmp_path):
     catalogue = Catalogue(tmp_path)
     catalogue.add(entry(0))

@@ -186,7 +186,7 @@ class MetricsJob:
         try:
             queues = _queues(cluster, self._topics(found))
             known = self._table.catalogue.ends()
-            if not self._table.catalogue.entries():
+            if not self._table.catalogue.is_begun():
                 known = cluster.resolve(self._start, queues, "startingOffsets")
             # After the beginning, which may be "latest": a queue does not end before it begins.
             bounds = {queue: _bounds(cluster, queue, known.get(queue)) for queue in queues}

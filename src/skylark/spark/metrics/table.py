@@ -83,8 +83,8 @@ class MetricTable:
 
     def number(self) -> int:
         """The number of the next step."""
-        entries = self.catalogue.entries()
-        return entries[-1].last + 1 if entries else 0
+        last = self.catalogue.last()
+        return 0 if last is None else last.last + 1
 
     def commit(
         self, number: int, minutes: pa.Table, state: Sequence[ArchivedFile], ends: Offsets
