@@ -468,11 +468,11 @@ def write_whole(path: Path, content: bytes, *, is_new: bool = False) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.urandom(4).hex()}.draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         if is_new:
             os.link(draft, path)
         else:

@@ -220,6 +220,22 @@ def test_the_first_entry_of_a_name_stands(tmp_path):
     assert not list((tmp_path / "catalogue").glob("*.draft"))
 
 
+def test_a_full_disk_leaves_no_drafts(tmp_path, monkeypatch):
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(entry(0))
+
+    def refuse(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            catalogue.add(entry(1))
+    assert not list(tmp_path.rglob("*.draft"))
+    monkeypatch.undo()
+    catalogue.add(entry(1))
+
+
 def test_an_archive_whose_first_batch_is_missing_is_not_taken_for_a_whole_one(tmp_path):
     catalogue = Catalogue(tmp_path)
     catalogue.add(entry(1))
