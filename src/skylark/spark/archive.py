@@ -32,6 +32,7 @@ from .lake_notes import forget_lake, require_no_lake
 from .offsets import Offsets, QueueKey, Range, from_json, to_json
 from .options import Access, access_to, read_options, whole_topic_options
 from .own_properties import make_known
+from .planned import settle_plan
 from .schema import COLUMNS, in_sql
 from .seam import Extent, additions, plan
 
@@ -231,6 +232,8 @@ def _write_batch(
             folder = catalogue.new_folder(first, first)
             splits = source.between(cluster, {**begins, **there}, news)
             files = write_files(spark, source, splits, catalogue.root, folder)
+            # An archive without its checkpoint is refused, so what there is of it comes first.
+            settle_plan(str(_checkpoint(catalogue)), number)
             catalogue.add(Entry(first, first, tuple(files), now))
         assert source.options.group is not None
         cluster.commit(source.options.group, {q: now[q] for q in queues if q in now})

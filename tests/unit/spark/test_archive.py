@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +140,12 @@ class Brokers:
         """Nothing is open."""
 
 
+def plan_of(*topics: str) -> Any:
+    """In the place of the source."""
+    options = SimpleNamespace(topics=topics, access=Access("ns:1"), group="group")
+    return SimpleNamespace(options=options, between=lambda *_: [])
+
+
 def go_on(brokers: Brokers, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(archives, "Cluster", brokers)
     return archives._begin(Access("ns:1"), "group", {A: 10, U: 7}, topics)
@@ -178,15 +186,42 @@ def test_a_broker_that_is_back_is_not_passed_over_as_gone(
     catalogue = Catalogue(tmp_path)
     catalogue.make()
     catalogue.add(Entry(0, 0, (), {A: 12, B: 100}))
-    source: Any = SimpleNamespace(
-        options=SimpleNamespace(topics=("T",), access=Access("ns:1"), group="group")
-    )
+    source = plan_of("T")
     with pytest.raises(ConfigError, match="broker b is back; archive on without --gone b"):
         archives._write_batch(None, catalogue, source, 1, ["b"])  # type: ignore[arg-type]
     ends = {A: 12, B: 100}, {A: 12, B: 5}
     monkeypatch.setattr(archives, "_planned", lambda catalogue, number: ends[number])
     with pytest.raises(DataLoss, match="T/b/0 is archived up to 100 and ends at 5"):
         archives._write_batch(None, catalogue, source, 1)  # type: ignore[arg-type]
+
+
+def test_what_spark_has_planned_is_on_the_disk_before_it_counts_as_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut may leave a catalogue and no checkpoint, which is refused."""
+    monkeypatch.setattr(archives, "Cluster", Brokers(A))
+    monkeypatch.setattr(archives, "write_files", lambda *_: [])
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    root = tmp_path / "new" / "lake"
+    catalogue = Catalogue(root)
+    checkpoint(root, "metadata", "offsets/0")
+    note = {"v": 1, "q": {"T": {"a": {"0": 9}}}}
+    (root / "checkpoint" / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(note)}")
+    monkeypatch.setattr(os, "fsync", noted)
+    add = Catalogue.add
+    before: list[Path] = []
+    monkeypatch.setattr(Catalogue, "add", lambda *of: before.extend(synced) or add(*of))
+    archives._write_batch(None, catalogue, plan_of("T"), 0)  # type: ignore[arg-type]
+    assert catalogue.ends() == {A: 9}
+    below = root / "checkpoint"
+    assert {below / "offsets" / "0", below / "offsets", below / "metadata", below} <= set(before)
+    assert {root, root.parent, tmp_path} <= set(before), "whoever has made them"
 
 
 def test_the_group_begins_where_the_archive_is(monkeypatch: pytest.MonkeyPatch) -> None:
