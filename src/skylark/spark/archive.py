@@ -29,12 +29,12 @@ from .archiving import write_files
 from .catalogue import ArchivedFile, Catalogue, Entry, files_in, unglobbed
 from .cluster import Cluster
 from .lake_notes import forget_lake, require_no_lake
-from .offsets import Offsets, QueueKey, Range, from_json, to_json
+from .offsets import Offsets, QueueKey, Range, from_json, lost, to_json
 from .options import Access, access_to, read_options, whole_topic_options
 from .own_properties import make_known
 from .planned import settle_plan
 from .schema import COLUMNS, in_sql
-from .seam import Extent, additions, plan
+from .seam import Extent, Gap, additions, plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 128 << 20
+_GAPS_SHOWN = 8
 _VIEWS = "skylark.views"  # Of a session: the topics that sql() has given a name in it.
 
 
@@ -228,6 +229,7 @@ def _write_batch(
         now = {**there, **news}
         # Nothing is new if the driver died after the entry was there, and before Spark noted it.
         if news:
+            _require_no_gap(cluster, there, news)
             first = 0 if last is None else last.last + 1
             folder = catalogue.new_folder(first, first)
             splits = source.between(cluster, {**begins, **there}, news)
@@ -239,6 +241,19 @@ def _write_batch(
         cluster.commit(source.options.group, {q: now[q] for q in queues if q in now})
     finally:
         cluster.close()
+
+
+def _require_no_gap(cluster: Cluster, there: Offsets, news: Offsets) -> None:
+    """Refuse to go on where retention has passed the end of the archive; raises DataLoss."""
+    ends = {queue: there[queue] for queue in news if queue in there}
+    gone = lost(ends, {queue: cluster.first_offset(queue, end) for queue, end in ends.items()})
+    if gone:
+        parts = ", ".join(f"{one.queue} {one.start} to {one.end}" for one in gone[:_GAPS_SHOWN])
+        raise Gap(
+            f"retention has removed messages that were not archived yet: {parts}; an archive has "
+            "no gaps, so begin one in another directory, and set retention.wait_for_archive=true "
+            "at the brokers"
+        )
 
 
 def _topic_of(path: Path) -> str:

@@ -133,6 +133,9 @@ class Brokers:
     def max_offset(self, queue: QueueKey) -> int:
         return 9
 
+    def first_offset(self, queue: QueueKey, known: int) -> int:
+        return self.min_offset(queue)
+
     def commit(self, group: str, offsets: Offsets) -> None:
         self.committed.update(offsets)
 
@@ -193,6 +196,17 @@ def test_a_broker_that_is_back_is_not_passed_over_as_gone(
     monkeypatch.setattr(archives, "_planned", lambda catalogue, number: ends[number])
     with pytest.raises(DataLoss, match="T/b/0 is archived up to 100 and ends at 5"):
         archives._write_batch(None, catalogue, source, 1)  # type: ignore[arg-type]
+
+
+def test_an_archive_that_retention_has_overtaken_says_what_there_is_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "Cluster", Brokers(A, B))
+    monkeypatch.setattr(archives, "_planned", lambda catalogue, number: {A: 2 + number, B: 9})
+    catalogue = Catalogue(tmp_path)
+    catalogue.add(Entry(0, 0, (), {A: 2, B: 9}))
+    with pytest.raises(DataLoss, match=r"T/a/0 2 to 3; .* begin one in another directory"):
+        archives._write_batch(None, catalogue, plan_of("T"), 1)  # type: ignore[arg-type]
 
 
 def test_what_spark_has_planned_is_on_the_disk_before_it_counts_as_archived(
