@@ -3,7 +3,8 @@
 A group whose committed offsets say how far an archive has come is named by retentionWaitsForGroup;
 retention.wait_for_archive names that of `skylark pipeline archive`. What it has not read yet is
 spared when it expires, in the topics in which it has begun to read: in all their queues, also those
-that were added since.
+that were added since. Such a queue stays when all its messages have expired: it would begin anew at
+0, and the archive take it for another one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ class Archived:
 
     def undelivered_from(self) -> int | None:
         """The physical offset of the first message that such a group has still to read."""
+        found = [offset for group in self._groups() for offset in self._unread_by(group)]
+        return min(found, default=None)
+
+    def topics(self) -> set[str]:
+        """Those that such a group has begun to read."""
+        return {topic for group in self._groups() for topic in self._offsets.topics_of(group)}
+
+    def _groups(self) -> set[str]:
         config = self._live.current
         groups = {config.retention_waits_for_group} - {""}
         if config.retention_wait_for_archive:
             groups.add(ARCHIVE_GROUP)
-        found = [offset for group in groups for offset in self._unread_by(group)]
-        return min(found, default=None)
+        return groups
 
     def _unread_by(self, group: str) -> Iterator[int]:
         topics = self._offsets.topics_of(group)

@@ -176,9 +176,8 @@ class Assembly:
             observer=observer,
         )
         timers.load()
-        keepers: list[_Keeper] = [
-            delay, timers, transactions, staging, Archived(live, offsets, store)
-        ]  # fmt: skip
+        archived = Archived(live, offsets, store)
+        keepers: list[_Keeper] = [delay, timers, transactions, staging, archived]
         raft: RaftMode | None = None
         if group is not None and state is not None:
             raft = RaftMode(
@@ -219,6 +218,7 @@ class Assembly:
             flusher=flusher,
             waiter=waiter,
             retention=Retention(store, clock, undelivered_from=lambda: _oldest(keepers)),
+            archived=archived,
             files=files,
             clock=clock,
             rng=outside.rng,

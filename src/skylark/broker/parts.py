@@ -11,6 +11,7 @@ from ..model.topic import TopicConfig
 from ..store import Files, MessageStore
 from ..store.flusher import Flusher
 from ..store.retention import Retention
+from .archived import Archived
 from .arrivals import Arrivals
 from .clients import Clients
 from .config import BrokerConfig, LiveConfig
@@ -60,6 +61,7 @@ class Parts:
     flusher: Flusher
     waiter: FlushWaiter  # What answers wait for: the flusher, or the agreement of a Raft group.
     retention: Retention
+    archived: Archived
     files: Files
     clock: Clock
     rng: random.Random

@@ -84,6 +84,28 @@ def test_without_the_setting_nobody_is_waited_for(world: BrokerWorld) -> None:
     world.run(main)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_queue_that_is_archived_does_not_begin_anew_when_all_of_it_has_expired(
+    world: BrokerWorld, waits: bool
+) -> None:
+    async def main() -> None:
+        async with world.serving(retention_wait_for_archive=waits) as client:
+            for topic, group in (("T", ARCHIVE_GROUP), ("U", "another")):
+                await client.send(topic, b"x")
+                await client.call(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": 1},
+                )
+            store = world.parts.store
+            with pytest.MonkeyPatch.context() as patch:  # All of it has left the log.
+                patch.setattr(type(store.log), "start", store.log.appended)
+                await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+            assert (("T", 0) in store.queues.names) is waits
+            assert ("U", 0) not in store.queues.names
+
+    world.run(main)
+
+
 def test_the_setting_is_known_by_its_dotted_name(tmp_path: Path) -> None:
     flags = [parse_set("retention.wait_for_archive=true")]
     assert load(BrokerConfig, env={}, flags=flags).config.retention_wait_for_archive

@@ -30,6 +30,7 @@ class SettingsAdmin:
         self._files = parts.files
         self._clock = parts.clock
         self._retention = parts.retention
+        self._archived = parts.archived
         self._on_config = parts.on_config
         self._version = DataVersion(parts.booted_at_ms, 0)
 
@@ -89,9 +90,11 @@ class SettingsAdmin:
     def clean_queues(self, request: AnyRequest, peer: Peer) -> Response:
         """Serve CLEAN_EXPIRED_CONSUMEQUEUE.
 
-        Queues of the broker's own stay: it remembers offsets in them, which must not begin anew.
+        Queues of the broker's own stay: it remembers offsets in them, which must not begin anew. So
+        do archives.
         """
-        count = self._retention.remove_expired_queues(keep=UNSENDABLE_TOPICS.__contains__)
+        kept = UNSENDABLE_TOPICS | self._archived.topics()
+        count = self._retention.remove_expired_queues(keep=kept.__contains__)
         logger.info("%d expired queues removed for peer=%s", count, peer.address)
         return Response()
 
