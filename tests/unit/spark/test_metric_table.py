@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import math
 import random
 import time
@@ -216,6 +218,18 @@ def test_one_process_writes_a_table(tmp_path) -> None:
     ):
         pass
     with MetricTable(tmp_path):
+        pass
+
+
+def test_a_shared_folder_without_locks_is_not_taken_for_one_in_use(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(ConfigError, match="that can be locked, and here: No locks available"),
+        MetricTable(tmp_path),
+    ):
         pass
 
 

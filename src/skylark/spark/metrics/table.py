@@ -64,10 +64,10 @@ class MetricTable:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            raise ConfigError(
-                f"metrics {self.root}: another process writes them; stop it, or name another "
-                "directory"
-            ) from error
+            problem = "another process writes them; stop it, or name another directory"
+            if not isinstance(error, BlockingIOError):
+                problem = f"a directory is needed that can be locked, and here: {error.strerror}"
+            raise ConfigError(f"metrics {self.root}: {problem}") from error
         self._lock = descriptor
         return self
 
