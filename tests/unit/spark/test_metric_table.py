@@ -17,6 +17,7 @@ from skylark.admin import QueueLag
 from skylark.errors import ConfigError
 from skylark.spark.catalogue import ArchivedFile
 from skylark.spark.metrics import Latency, Metric, histogram, read_metrics
+from skylark.spark.metrics import table as tables
 from skylark.spark.metrics.rows import MINUTE_MS, Row, added, to_table
 from skylark.spark.metrics.sampling import lag_rows
 from skylark.spark.metrics.table import PUBLISHED, WAITING, MetricTable
@@ -186,6 +187,36 @@ def test_nothing_is_left_of_state_that_was_swept(tmp_path) -> None:
         str(Path(path).parent.relative_to("state")) for path in named if path.startswith("state")
     }
     assert len(folders(tmp_path)) == 3, "two with what was sent in the last hour, and what waits"
+
+
+@pytest.mark.parametrize("size", [1, 4_000, 20_000])
+def test_a_table_with_much_in_a_step_is_put_together_and_forgets(
+    tmp_path, monkeypatch, size
+) -> None:
+    monkeypatch.setattr(tables, "COMPACT_BYTES", size)
+    table = MetricTable(tmp_path)
+    later_s = time.time() + 7_200
+    steps = [[messages(n, n, topic=f"T{n}"), *latencies([n, n * n])] for n in range(1, 41)]
+    with table:
+        for number, rows in enumerate(steps):
+            newest = NOON + number * HOUR
+            state = [spark_writes(tmp_path, kind, number, newest) for kind in (PUBLISHED, WAITING)]
+            table.commit(number, added(to_table(rows)), state, {QUEUE: number})
+            table.compact(later_s, remembered_ms=HOUR)
+        table.compact(later_s, remembered_ms=HOUR)
+    found = read_metrics(tmp_path, NOON, NOON + HOUR, metric="messages")
+    assert [one.count for one in found] == list(range(1, 41))
+    assert table.catalogue.ends() == {QUEUE: 39}
+    assert len(table.catalogue.entries()) < 20
+    assert len(folders(tmp_path)) < 20, "of 80 some are left that are new"
+    assert len(list((tmp_path / "data").rglob("*.parquet"))) == len(
+        [
+            file
+            for entry in table.catalogue.entries()
+            for file in entry.files
+            if file.topic == "minutes"
+        ]
+    )
 
 
 def test_state_that_is_replaced_stays_as_long_as_its_files_do(tmp_path) -> None:

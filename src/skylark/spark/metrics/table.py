@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -113,20 +113,24 @@ class MetricTable:
     def compact(
         self, now_s: float, *, remembered_ms: int, entries_min: int = COMPACT_ENTRIES
     ) -> int:
-        """Put small files together, if there are enough of them; how many steps were."""
-        group: list[Entry] = []
-        for entry in reversed(self.catalogue.entries()):
-            size = sum(f.bytes for one in (entry, *group) for f in one.files if f.topic == MINUTES)
-            if group and size > COMPACT_BYTES:
-                break
-            group.insert(0, entry)
-        if len(group) < max(2, entries_min):
+        """Put small files together, if there is enough in them; how many entries were."""
+        entries = self.catalogue.entries()
+        at = _small_from(entries)
+        large, small = entries[:at], entries[at:]
+        fresh = sum(_size(entry) for entry in small if entry.first == entry.last)
+        if len(small) < entries_min and fresh < COMPACT_BYTES // 2:
             return 0
-        sent = [newest_ms(f) for entry in group for f in entry.files if f.topic == PUBLISHED]
-        self._merge(group, max(sent, default=0) - remembered_ms)
+        sent = map(newest_ms, _files(entries, PUBLISHED))
+        since_ms = max(sent, default=0) - remembered_ms
+        # The large ones stay as they are, but for the state that they name beyond its time.
+        while large and not _has_old_state(large[0], since_ms):
+            del large[0]
+        if len(large) + len(small) < 2:
+            return 0
+        self._merge(large, small, since_ms)
         self.catalogue.sweep(now_s)
-        self._sweep_state(group[-1].last)
-        return len(group)
+        self._sweep_state(small[-1].last)
+        return len(large) + len(small)
 
     def _sweep_state(self, last: int) -> None:
         """Remove folders whose files were swept: Spark has left others there that nobody names."""
@@ -137,19 +141,45 @@ class MetricTable:
             if is_done and not any(folder.glob("*.parquet")):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _merge(self, group: Sequence[Entry], since_ms: int) -> None:
+    def _merge(self, large: Sequence[Entry], small: Sequence[Entry], since_ms: int) -> None:
+        """One entry for several, of which the small ones get one file for each day."""
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        first, last = group[0].first, group[-1].last
-        files = [file for entry in group for file in entry.files]
-        minutes = [f for f in files if f.topic == MINUTES]
-        tables = [parquet.ParquetFile(self.root / file.path).read() for file in minutes]
-        whole = pa.concat_tables(tables) if tables else schema().empty_table()
-        kept = [f for f in files if f.topic == PUBLISHED and newest_ms(f) >= since_ms]
-        kept += [f for f in group[-1].files if f.topic == WAITING]
-        merged = _write(self.root, first, last, added(whole))
-        self.catalogue.replace(group, Entry(first, last, (*merged, *kept), dict(group[-1].ends)))
+        minutes = _files(small, MINUTES)
+        if len(small) > 1:
+            tables = [parquet.ParquetFile(self.root / file.path).read() for file in minutes]
+            whole = pa.concat_tables(tables) if tables else schema().empty_table()
+            minutes = _write(self.root, small[0].first, small[-1].last, added(whole))
+        old = [*large, *small]
+        state = [file for file in _files(old, PUBLISHED) if newest_ms(file) >= since_ms]
+        state += _files(small[-1:], WAITING)
+        files = (*_files(large, MINUTES), *minutes, *state)
+        new = Entry(old[0].first, old[-1].last, files, dict(old[-1].ends))
+        self.catalogue.replace(old, new)
+
+
+def _files(entries: Iterable[Entry], kind: str) -> list[ArchivedFile]:
+    return [file for entry in entries for file in entry.files if file.topic == kind]
+
+
+def _size(entry: Entry) -> int:
+    return sum(file.bytes for file in _files([entry], MINUTES))
+
+
+def _small_from(entries: Sequence[Entry]) -> int:
+    """From which entry on all minutes go into one file; the last one does in any case."""
+    at, size = len(entries), 0
+    while at and (at == len(entries) or size + _size(entries[at - 1]) <= COMPACT_BYTES):
+        at -= 1
+        size += _size(entries[at])
+    return at
+
+
+def _has_old_state(entry: Entry, since_ms: int) -> bool:
+    """Whether an entry before the last names state that nobody needs any more."""
+    published = _files([entry], PUBLISHED)
+    return bool(_files([entry], WAITING)) or any(newest_ms(f) < since_ms for f in published)
 
 
 def newest_ms(file: ArchivedFile) -> int:
