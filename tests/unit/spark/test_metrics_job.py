@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from skylark.errors import TransportError
 from skylark.spark import cluster as clusters
 from skylark.spark.cluster import Cluster
-from skylark.spark.metrics import MetricsJob, job
+from skylark.spark.metrics import MetricsJob, job, sampling
 from skylark.spark.metrics.job import Step
 from skylark.spark.metrics.rows import added, to_table
 from skylark.spark.metrics.sampling import Sample
@@ -100,6 +100,22 @@ def test_what_has_come_since_the_last_step_is_counted(brokers: Brokers, tmp_path
     assert counting.wanted == [(A, 60, 100), (B, 60, 100)]
     assert steps == [Step(1, 80, 0)]
     assert ends(tmp_path) == {A: 100, B: 100}
+
+
+def test_brokers_are_asked_for_a_sample_with_the_account_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def connect(name_server: str, **settings: Any) -> Any:
+        asked.append(settings)
+        raise ConnectionError("that is all")
+
+    monkeypatch.setattr(sampling, "connect", connect)
+    access = Access("ns:1", access_key="me", secret_key="hidden")
+    with pytest.raises(ConnectionError):
+        sampling.sample(access, trace_topic="Trace", now_ms=0)
+    assert asked == [{"access_key": "me", "secret_key": "hidden"}]
 
 
 def test_nothing_is_counted_in_a_queue_whose_replica_lags_until_its_master_is_back(

@@ -147,7 +147,7 @@ class MetricsJob:
 
     def _step(self, target: Offsets | None) -> tuple[Step, Offsets]:
         now_ms = self._clock.now_ms()
-        found = sample(self._access.namesrv, trace_topic=self._trace_topic, now_ms=now_ms)
+        found = sample(self._access, trace_topic=self._trace_topic, now_ms=now_ms)
         number = self._table.number()
         plan = self._plan(found, target)
         rows, state = self._counted(found, plan, number)

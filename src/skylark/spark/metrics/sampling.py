@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...admin import AdminClient, QueueLag, connect
 from ...admin.figures import TopicKind
+from ..options import Access
 from .rows import MINUTE_MS, Metric, Row
 
 _BEGINNING = "-initial"  # Groups under which streams keep where they began; nobody reads by them.
@@ -24,11 +25,12 @@ class Sample:
     lags: tuple[Row, ...]
 
 
-def sample(namesrv: str, *, trace_topic: str, now_ms: int) -> Sample:
+def sample(access: Access, *, trace_topic: str, now_ms: int) -> Sample:
     """Ask a cluster; raises TransportError where it is not there."""
+    account = {"access_key": access.access_key, "secret_key": access.secret_key}
 
     async def main() -> Sample:
-        async with connect(namesrv) as admin:
+        async with connect(access.namesrv, **account) as admin:
             topics = await admin.topics(with_system=True)
             lags = await _lags(admin)
         kinds = {topic.name: topic.kind for topic in topics}
