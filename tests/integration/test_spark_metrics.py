@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,36 @@ def test_odd_times_of_clients_are_passed_over_and_long_ones_cut(spark: Any, tmp_
         (KNOWN_MS, "handled"): (1, 0, 0),
         (KNOWN_MS, "unmatched"): (len(ODD_TIMES) + 1, None, None),
         (last_minute_ms, "delivered"): (1, year_ms, year_ms),
+    }
+
+
+def test_a_client_whose_clock_is_ahead_spoils_no_latency_of_others(
+    spark: Any, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+
+    day_ms, last_ms = 86_400_000, 253_402_300_799_999
+    steps = [
+        [sent(KNOWN_MS, "early"), given(KNOWN_MS + day_ms, "ahead 1"), given(last_ms, "ahead 2")],
+        [given(KNOWN_MS + 60_007, "early"), given(KNOWN_MS + 60_000, "late"),
+         sent(KNOWN_MS + 60_000 + day_ms, "ahead 3"), given(KNOWN_MS + 60_000 + day_ms, "ahead 3")],
+        [sent(KNOWN_MS + 59_000, "late")],
+    ]  # fmt: skip
+    with MetricTable(tmp_path) as table:
+        for number, records in enumerate(steps):
+            bodies = pa.table({"body": ["\x02".join(records).encode()]})
+            traces = spark.createDataFrame(bodies)
+            now_ms = KNOWN_MS + (number + 1) * 60_000
+            rows, state = match(spark, table, number, traces, now_ms=now_ms)
+            table.commit(number, added(to_table(rows)), state, {})
+    found: Counter[tuple[int, str]] = Counter()
+    for one in read_metrics(tmp_path, 0, last_ms, metric="latency"):
+        found[one.at_ms, one.detail] += one.count
+    assert found == {
+        (KNOWN_MS + 60_000, "delivered"): 2,
+        (KNOWN_MS + day_ms, "unmatched"): 1,
+        (KNOWN_MS + day_ms + 60_000, "delivered"): 1,
+        (last_ms // 60_000 * 60_000, "unmatched"): 1,
     }
 
 

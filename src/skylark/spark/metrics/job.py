@@ -219,7 +219,8 @@ class MetricsJob:
             if self._trace_topic not in plan.moved:
                 return rows, nothing_new(self._table)
             traces = self._read([self._trace_topic], queries.TRACE_COLUMNS, plan)
-            more, state = match(self._spark, self._table, number, traces)
+            now_ms = self._clock.now_ms()
+            more, state = match(self._spark, self._table, number, traces, now_ms=now_ms)
         except (PySparkException, Py4JError) as error:
             if is_java_gone(error):  # There is no next step.
                 raise SkylarkError(one_line(error)) from error

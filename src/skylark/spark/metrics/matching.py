@@ -7,6 +7,9 @@ group is behind. So a step leaves state for the next ones, as files that its ent
                 newest message is an hour older than the newest trace are forgotten
     waiting     consumption whose sending is not known; the newest file has all of it. After ten
                 minutes, by the time of the newest trace, it is counted as unmatched
+
+Times are those of clients, whose clocks may be wrong. None is newer than now, or one client that is
+a day ahead would have all that others sent forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +30,12 @@ WAITING_MS = 600_000
 
 
 def match(
-    spark: SparkSession, table: MetricTable, number: int, traces: DataFrame
+    spark: SparkSession,
+    table: MetricTable,
+    number: int,
+    traces: DataFrame,
+    *,
+    now_ms: int = queries.TIME_MS_MAX,
 ) -> tuple[list[Row], list[ArchivedFile]]:
     """The rows of these trace messages, and the state after them."""
     for unfinished in (table.root / "state").glob(f"*/{number:012d}-*"):
@@ -36,7 +44,7 @@ def match(
     pairs: DataFrame | None = None
     try:
         sent, done = queries.published(records), queries.consumed(records)
-        newest_sent, newest_done = queries.newest(sent, done)
+        newest_sent, newest_done = (min(at, now_ms) for at in queries.newest(sent, done))
         newest = max(newest_sent, newest_done)
         state = _keep(table, sent, PUBLISHED, number, newest_sent) if newest_sent else []
         known = [str(table.root / file.path) for file in state]
@@ -44,10 +52,12 @@ def match(
         remembered = queries.read_state(spark, known, queries.PUBLISHED_SCHEMA)
         waiting = queries.read_state(spark, table.waiting(), queries.CONSUMED_SCHEMA)
         pairs = queries.matched(remembered, done.unionByName(waiting)).persist()
-        oldest = newest - WAITING_MS
-        rows, left = queries.latencies(pairs, oldest)
+        patience = newest - WAITING_MS, newest + REMEMBERED_MS
+        rows, left = queries.latencies(pairs, *patience)
         if left:
-            rest = pairs.where(queries.waits(oldest)).select("kind", "detail", "group", "id", "at")
+            rest = pairs.where(queries.waits(*patience)).select(
+                "kind", "detail", "group", "id", "at"
+            )
             state += _keep(table, rest, WAITING, number, newest)
         return rows, state
     finally:

@@ -149,13 +149,15 @@ def matched(sent: DataFrame, done: DataFrame) -> DataFrame:
     )
 
 
-def latencies(pairs: DataFrame, oldest_ms: int) -> tuple[list[Row], int]:
+def latencies(
+    pairs: DataFrame, oldest_ms: int, newest_ms: int = TIME_MS_MAX
+) -> tuple[list[Row], int]:
     """How long messages took to their consumers, and how many are to wait for their match."""
     found = (
         pairs.selectExpr(
             "*",
             f"at div {MINUTE_MS} * {MINUTE_MS} as minute",
-            f"{waits(oldest_ms)} as waits",
+            f"{waits(oldest_ms, newest_ms)} as waits",
             f"if(topic is null, {NO_BUCKET}, {bucket_sql('ms')}) as bucket",
         )
         .groupBy("waits", "minute", "topic", "group", "kind", "detail", "bucket")
@@ -165,9 +167,9 @@ def latencies(pairs: DataFrame, oldest_ms: int) -> tuple[list[Row], int]:
     return rows, sum(one["count"] for one in found if one["waits"])
 
 
-def waits(oldest_ms: int) -> str:
+def waits(oldest_ms: int, newest_ms: int) -> str:
     """The condition of what has no match yet, and may get one."""
-    return f"(topic is null and at >= {oldest_ms})"
+    return f"(topic is null and at between {oldest_ms} and {newest_ms})"
 
 
 def _latency_rows(found: Iterable[dict[str, Any]]) -> Iterator[Row]:
