@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ _NAMED = "path string, topic string, rows bigint, bytes bigint"
 _HOUR_US = 3_600_000_000
 _GROUP_BYTES = 32 << 20  # Of a row group, before it is compressed.
 _OPEN_MAX = 8  # Files at a time; a queue's messages go from one hour to the next.
+_ONE_PATH = "driver and workers must see the directory of an archive under one path"
 _LEVEL = 1  # Of zstd: more takes several times as long, and saves a few per cent.
 
 
@@ -66,7 +68,9 @@ def settle(root: Path, folder: Path, files: Sequence[ArchivedFile]) -> None:
     for name in sorted(counted):
         if not (root / name).exists():
             raise StoreUnreadable(
-                str(root / name), "has been removed before it could count; run the job again"
+                str(root / name),
+                "has been removed before it could count, or a worker has written it where nobody "
+                f"else sees it: {_ONE_PATH}",
             )
 
 
@@ -74,6 +78,8 @@ def _write_split(
     plan: Plan, split: Split, root: Path, folder: Path, task: int
 ) -> list[ArchivedFile]:
     """In a task: all messages of a split."""
+    if not root.is_dir():  # The driver has made it: this is another machine, and its own disk.
+        raise StoreUnreadable(str(root), f"is not there on {gethostname()}: {_ONE_PATH}")
     files = SplitFiles(root, folder, task)
     for batch in plan.read(split):
         if batch.num_rows:

@@ -6,6 +6,8 @@ import datetime
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -140,6 +142,20 @@ def test_files_that_are_gone_before_they_count_end_a_batch(tmp_path: Path) -> No
     (tmp_path / written[0].path).unlink()
     with pytest.raises(StoreUnreadable, match=f"{written[0].path}: has been removed before"):
         archiving.settle(tmp_path, folder, written)
+
+
+def test_a_worker_that_does_not_see_the_archive_makes_none_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "mnt" / "lake"
+    rows = batch(0, [0.0])
+    rows = rows.add_column(0, "topic", pa.array(["T"]))
+    plan: Any = SimpleNamespace(read=lambda split: [rows])
+    split: Any = None
+    with pytest.raises(StoreUnreadable, match=f"{root}: is not there on .* under one path"):
+        archiving._write_split(plan, split, root, root / "data" / "batch=0", 0)
+    assert not list(tmp_path.iterdir())
+    root.mkdir(parents=True)
+    (file,) = archiving._write_split(plan, split, root, root / "data" / "batch=0", 0)
+    assert (root / file.path).exists()
 
 
 def test_files_of_attempts_that_do_not_count_are_removed(tmp_path: Path) -> None:
