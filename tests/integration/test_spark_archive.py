@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 pytest.importorskip("pyspark")
 
@@ -30,11 +31,13 @@ from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.headers import SendMessageRequestV2
 from skylark.spark import archive as archives
-from skylark.spark.catalogue import Catalogue, files_in
+from skylark.spark.catalogue import ArchivedFile, Catalogue, Entry, files_in
 from skylark.spark.cluster import Cluster as Asking
 from skylark.spark.mirror import mirror
+from skylark.spark.offsets import QueueKey
 from skylark.spark.options import Access, write_options
 from skylark.spark.pipelines import Pipeline, history
+from skylark.spark.schema import COLUMNS, arrow_schema, in_sql
 from skylark.spark.sink import Sender
 from skylark.spark.streams import active
 
@@ -321,6 +324,30 @@ def test_an_archive_may_lie_below_any_name(spark: Any, cluster: Cluster, tmp_pat
         frame = archives.table(spark, root, "Odd", namesrv=cluster.address, live=False)
         assert frame.count() == 30
         archives.compact(spark, root)
+
+
+def test_an_archive_of_many_files_is_looked_at_in_a_few_tasks(spark: Any, tmp_path: Path) -> None:
+    root, count = tmp_path / "lake", 100
+    catalogue = Catalogue(root)
+    columns = arrow_schema(spark.createDataFrame([], in_sql(COLUMNS)).drop("topic").schema)
+    message = {"broker": "a", "queue_id": 0, "body": b"x", "message_id": "id", "properties": []}
+    files = []
+    for number in range(count):
+        path = catalogue.new_folder(0, 0) / "topic=Many" / "hour=2026-11-15T19" / "1.parquet"
+        path.parent.mkdir(parents=True)
+        rows = pa.Table.from_pylist([{**message, "queue_offset": number}], schema=columns)
+        parquet.write_table(rows, path)
+        files.append(ArchivedFile(str(path.relative_to(root)), "Many", 1, path.stat().st_size))
+    catalogue.add(Entry(0, 0, tuple(files), {QueueKey("Many", "a", 0): count}))
+    spark.sparkContext.setJobGroup("many files", "")
+    frame = archives.table(spark, root, "Many", namesrv="nobody:1", live=False)
+    spark.sparkContext.setJobGroup("", "")
+    tracker = spark.sparkContext.statusTracker()
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup("many files"))
+    tasks = [tracker.getStageInfo(stage).numTasks for job in jobs for stage in job.stageIds]
+    assert tasks
+    assert max(tasks) <= 32
+    assert frame.count() == count
 
 
 def test_archives_and_mirrors_take_an_account(

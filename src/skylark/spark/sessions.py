@@ -8,6 +8,8 @@ A session of the user's own works as well; these only save the search for what m
     spark.sql.shuffle.partitions                2 locally, where 200 would crawl
     spark.python.authenticate.socketTimeout     a minute, for workers that start on a busy machine
     spark.ui.enabled                            false: no port is opened that nobody asked for
+    spark.sql.sources.parallelPartition…        32 tasks look at the files of an archive, where it
+                                                would be one for each, up to 10,000
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
