@@ -6,7 +6,9 @@ option that the page does not have.
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hmac
 import json
 import socket
 import time
@@ -39,6 +41,7 @@ from skylark.cli.main import main
 from skylark.errors import ConfigError, SkylarkError, TransportError
 from skylark.model.message import Message
 from skylark.protocol.codes import RequestCode
+from skylark.protocol.compression import CompressionType, compress, with_compression
 from skylark.protocol.headers import CreateTopicRequest, SendMessageRequestV2
 from skylark.spark import cluster as clusters
 from skylark.spark import source as sources
@@ -58,6 +61,7 @@ COUNT = 60
 HALF = COUNT // 2  # So many are stored some milliseconds before the others.
 PULLS = (RequestCode.PULL_MESSAGE,)
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+ONCE = {"deliveryGuarantee": "exactly_once"}
 ORDER = types.StructType().add("id", types.LongType()).add("name", types.StringType())
 
 
@@ -236,6 +240,9 @@ def reading_ends_at_offsets(world: World, use: Any) -> None:
         use.rows(topic="ContractA", endingOffsets=json.dumps(given))
     rows = use.rows(topic="ContractA", endingOffsets=json.dumps(given), failOnDataLoss="false")
     assert len(rows) == COUNT
+    given = {"ContractA": {world.broker: {str(number): -1 for number in range(4)}}}
+    for text, count in (("latest", COUNT), ("earliest", 0), (json.dumps(given), COUNT)):
+        assert len(use.rows(topic="ContractA", endingOffsets=text)) == count
     begin, end = ({"ContractA": {world.broker: {"3": number}}} for number in (5, 4))
     with pytest.raises(ConfigError, match=r"startingOffsets and endingOffsets: ContractA/.*/3 "):
         use.rows(
@@ -393,13 +400,22 @@ def a_body_that_cannot_be_read_ends_the_query_or_not(world: World, use: Any) -> 
     world.send_raw(topic, b"no zlib", 1)
     world.send_raw(topic, b'{"id": 1}', 0)
     world.send_raw(topic, b'{"id": "x"}', 0)
-    with pytest.raises(UnreadableBody, match=rf"topic {topic} .* offset 0: .*option bodyMode"):
-        use.rows(topic=topic)
-    assert use.rows(topic=topic, bodyMode="permissive")[0]["body"] is None
+    bombs = list(CompressionType)
+    for kind in bombs:
+        world.send_raw(topic, compress(bytes(64 << 20), kind), with_compression(1, kind))
+    for offset in (0, *range(3, 3 + len(bombs))):
+        begin = json.dumps({topic: {world.broker: {"0": offset}}})
+        with pytest.raises(
+            UnreadableBody, match=rf"topic {topic} .* offset {offset}: .*option bodyMode"
+        ):
+            use.rows(topic=topic, startingOffsets=begin)
+    unreadable = [None] * len(bombs)
+    rows = use.rows(topic=topic, bodyMode="permissive")
+    assert [row["body"] for row in rows] == [None, b'{"id": 1}', b'{"id": "x"}', *unreadable]
     assert len(use.rows(topic=topic, bodyMode="dropmalformed")) == 2
     json_options = {"bodyFormat": "json", "bodySchema": "id long, name string", "body": ORDER}
     rows = use.rows(topic=topic, **json_options)
-    assert [row["body"] and row["body"]["id"] for row in rows] == [None, 1, None]
+    assert [row["body"] and row["body"]["id"] for row in rows] == [None, 1, None, *unreadable]
     assert len(use.rows(topic=topic, **json_options, bodyMode="dropmalformed")) == 1
     with pytest.raises(UnreadableBody, match=r"offset 0: .*option bodyMode"):
         use.rows(topic=topic, **json_options, bodyMode="failfast")
@@ -487,9 +503,14 @@ def every_request_of_a_reader_is_signed(world: World, use: Any) -> None:
 
 
 def assert_signed(world: World) -> None:
-    for fields in world.spy.fields():
+    assert world.spy.sent
+    for command in world.spy.sent:
+        fields = dict(command.fields)
         assert fields["AccessKey"] == "me"
-        assert fields["Signature"]
+        signature = fields.pop("Signature")
+        values = "".join(value for _, value in sorted(fields.items()))
+        digest = hmac.digest(b"hidden", values.encode() + bytes(command.body), "sha1")
+        assert base64.b64decode(signature) == digest
         assert "hidden" not in str(fields)
 
 
@@ -599,8 +620,11 @@ def rows_appear_once_or_at_least_once(world: World, use: Any) -> None:
 def rows_are_sent_by_a_producer_group(world: World, use: Any) -> None:
     topic = topic_of("group", use)
     use.write(some_rows(topic), topic=topic, group="my-writers", deliveryGuarantee="at_least_once")
-    groups = {fields.get("a") or fields.get("producerGroup") for fields in world.spy.fields(*SENDS)}
-    assert groups == {"my-writers"}
+    use.write(some_rows(topic), topic=topic, group="my-writers", sinkId=topic, **ONCE)
+    sent = world.spy.fields(*SENDS), world.spy.fields(RequestCode.STAGE_ROWS)
+    for requests in sent:
+        groups = {fields.get("a") or fields.get("producerGroup") for fields in requests}
+        assert groups == {"my-writers"}
     with pytest.raises(SkylarkError, match="option group"):
         use.write(some_rows(topic), topic=topic, group="a b")
 
@@ -621,16 +645,18 @@ def a_job_that_runs_again_under_one_name_writes_nothing(world: World, use: Any) 
 @case("batchBytes", *WRITE)
 def rows_are_sent_in_batches_of_about_one_size(world: World, use: Any) -> None:
     topic = topic_of("batchBytes", use)
-    sizes = {}
-    for size in ("1m", "100"):
-        world.spy.sent.clear()
-        use.write(
-            some_rows(topic, 20), topic=topic, batchBytes=size, deliveryGuarantee="at_least_once"
-        )
-        sizes[size] = len(world.spy.fields(*SENDS))
-    assert sizes["1m"] == 2, "one of each task"
-    assert sizes["100"] > 4
-    assert len(world.bodies(topic)) == 40
+    for guarantee in ("at_least_once", "exactly_once"):
+        sizes = {}
+        for size in ("1m", "100"):
+            world.spy.sent.clear()
+            use.write(
+                some_rows(topic, 20), topic=topic, batchBytes=size, deliveryGuarantee=guarantee,
+                sinkId=f"{topic}-{size}",
+            )  # fmt: skip
+            sizes[size] = len(world.spy.fields(*SENDS, RequestCode.STAGE_ROWS))
+        assert sizes["1m"] == 2, "one of each task"
+        assert sizes["100"] > 4
+    assert len(world.bodies(topic)) == 80
 
 
 @case("accessKey", *WRITE)
@@ -715,6 +741,22 @@ def test_a_row_becomes_the_message_that_its_columns_say(
     for one in found:
         assert (one["tag"], one["keys"]) == ("X", "k-1 k-2")
         assert own.items() <= dict(one["properties"]).items()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("use", WRITE, ids=lambda kind: kind.name)
+def test_an_empty_body_is_a_body(world: World, use: Any, guarantee: str) -> None:
+    topic = f"Empty-{guarantee}-{use.name[:3]}"
+    rows: list[dict[str, Any]] = [{"body": body} for body in (b"", b"x", b"", b"", b"\0")]
+    use(world.address).write(rows, topic=topic, sinkId=topic, deliveryGuarantee=guarantee)
+    expected = [b"", b"", b"", b"\0", b"x"]
+    files = {"readFrom": "files", "storePath": world.store}
+    for kind in READ:
+        for options in ({}, files):
+            found = kind(world.address).rows(topic=topic, **options)
+            assert sorted(row["body"] for row in found) == expected
+    found = world.cluster.consume(topic, len(rows), f"readers-of-{topic}")
+    assert sorted(message.body for message in found) == expected
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
