@@ -31,6 +31,34 @@ def test_a_campaign_leaves_a_result_file_with_its_seeds_and_counts(tmp_path):
     }  # fmt: skip
 
 
+_PLAYED = """
+import sys, time
+sys.path.insert(0, sys.argv.pop(1))
+import run
+
+def played(seed):
+    time.sleep(0.06)
+    return {"findings": []}
+
+run.PARTS.update(dict.fromkeys(run.PARTS, played))
+sys.exit(run.main())
+"""
+
+
+def test_parts_that_end_by_themselves_are_done_whole_and_the_others_share_what_is_left(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _PLAYED, str(RUN.parent), "--minutes", "0.05", "--scale", "1000",
+         "--results", str(tmp_path)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = tmp_path.iterdir()
+    units = {name: part["units"] for name, part in json.loads(path.read_text())["parts"].items()}
+    assert (units.pop("spark"), units.pop("planted")) == (10, 1)
+    assert len(units) == 14
+    assert 0 < min(units.values()) <= max(units.values()) < 20
+
+
 def test_a_state_can_be_judged_again_by_its_name():
     done = run("--replay", "steady seed=1 page=512 changes=40 how='all unsynced lost'")
     assert done.returncode == 0, done.stdout + done.stderr
