@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,27 +60,38 @@ def offsets_in(table: Path) -> list[tuple[int, int]]:
 IS_BUILT_FOR_THIS_SPARK = lake.installed_spark().startswith("4.2.")
 
 
-def test_a_topic_becomes_a_delta_table_exactly_once(tmp_path: Path) -> None:
-    cluster, root = Cluster(tmp_path / "up"), tmp_path / "lake"
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path / "up")
     cluster.start()
     try:
-        cluster.send([Message("LakeTopic", b"%d" % number) for number in range(100)])
-        done = archive(cluster, root, "--table-format", "delta", "--packages", PACKAGE)
-        if not IS_BUILT_FOR_THIS_SPARK:
-            assert done.returncode == 2
-            assert "is built for Spark 4.2, and this is Spark" in done.stderr
-            return
-        assert done.returncode == 0, done.stderr
-        assert "LakeTopic: 100 messages in delta" in done.stderr
-        # As if the driver had died after the table's commit and before Spark's own note of it.
-        commits = root / "checkpoint" / "commits"
-        last = max(int(path.name) for path in commits.glob("[0-9]*"))
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink()
-        cluster.send([Message("LakeTopic", b"more") for _ in range(20)])
-        done = archive(cluster, root, "--table-format", "delta", "--packages", PACKAGE)
-        assert done.returncode == 0, done.stderr
-        found = offsets_in(root / "tables" / "messages")
-        assert len(found) == len(set(found)) == 120
+        yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.mark.skipif(IS_BUILT_FOR_THIS_SPARK, reason="the package is for the Spark that is here")
+def test_a_package_for_another_spark_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.send([Message("LakeTopic", b"x")])
+    done = archive(cluster, tmp_path / "lake", "--table-format", "delta", "--packages", PACKAGE)
+    assert done.returncode == 2
+    assert "is built for Spark 4.2, and this is Spark" in done.stderr
+
+
+@pytest.mark.skipif(not IS_BUILT_FOR_THIS_SPARK, reason=f"{PACKAGE} is for Spark 4.2 alone")
+def test_a_topic_becomes_a_delta_table_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    cluster.send([Message("LakeTopic", b"%d" % number) for number in range(100)])
+    done = archive(cluster, root, "--table-format", "delta", "--packages", PACKAGE)
+    assert done.returncode == 0, done.stderr
+    assert "LakeTopic: 100 messages in delta" in done.stderr
+    # As if the driver had died after the table's commit and before Spark's own note of it.
+    commits = root / "checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.glob("[0-9]*"))
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink()
+    cluster.send([Message("LakeTopic", b"more") for _ in range(20)])
+    done = archive(cluster, root, "--table-format", "delta", "--packages", PACKAGE)
+    assert done.returncode == 0, done.stderr
+    found = offsets_in(root / "tables" / "messages")
+    assert len(found) == len(set(found)) == 120

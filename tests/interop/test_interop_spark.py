@@ -10,13 +10,26 @@ from typing import Any
 import pytest
 from java_programs import JavaProgram
 from our_broker import our_cluster
-from peers import Peers
+from peers import ApacheNameServer, Peers, wait_until
+from test_python_producer import GuardedBroker, GuardedPeers
 
 pytest.importorskip("pyspark")
 
 sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
+from spark_contract import (
+    BatchReading,
+    BatchWriting,
+    StreamReading,
+    StreamWriting,
+    forget_connections,
+)
 from spark_world import start_spark
+
+from skylark.errors import BrokerError, ConfigError
+from skylark.protocol.compression import CompressionType, with_compression
+from skylark.spark.cluster import Cluster
+from skylark.spark.options import Access
 
 pytestmark = [
     pytest.mark.interop,
@@ -90,16 +103,83 @@ def test_rows_are_what_the_official_consumer_reads(
             program.wait_for_line("> done", timeout_s=90)
             lines = [line for line in program.lines if line.startswith("> ")]
         expected = sorted((official_row(line) for line in lines if " row " in line), key=place)
-        assert f"> read {TOPIC} 34 of 34" in lines
+        assert f"> read {TOPIC} 38 of 38" in lines
         assert f"> read %RETRY%{GROUP} 1 of 1" in lines
         (store,) = Path(tmp_path).glob("**/commitlog")
-        reader = (
-            spark.read.format("skylark").schema(SCHEMA).option("namesrv", name_server.address)
-            .option("topic", f"{TOPIC},%RETRY%{GROUP}")
-        )  # fmt: skip
-        for options in ({}, {"readFrom": "files", "storePath": str(store.parent)}):
-            rows = [spark_row(row) for row in reader.options(**options).load().collect()]
-            assert sorted(rows, key=place) == expected
-    assert {row["sys_flag"] & 1 for row in expected} == {0, 1}, "some were compressed"
+        files = {"readFrom": "files", "storePath": str(store.parent)}
+        for number, more in enumerate(({}, files)):
+            options = {
+                "namesrv": name_server.address, "topic": f"{TOPIC},%RETRY%{GROUP}",
+                "startingOffsets": "earliest", **more,
+            }  # fmt: skip
+            batch = spark.read.format("skylark").schema(SCHEMA).options(**options).load()
+            stream = spark.readStream.format("skylark").schema(SCHEMA).options(**options).load()
+            writer = stream.writeStream.format("memory").queryName(f"rows_{number}")
+            assert writer.trigger(availableNow=True).start().awaitTermination(120)
+            for frame in (batch, spark.table(f"rows_{number}")):
+                rows = [spark_row(row) for row in frame.collect()]
+                assert sorted(rows, key=place) == expected
+    compressed = {with_compression(1, kind) for kind in CompressionType}
+    assert {row["sys_flag"] for row in expected} >= {0, *compressed}
     assert {row["reconsume_times"] for row in expected} == {0, 1}
     assert max(len(row["body"]) for row in expected) == 300_000
+
+
+ACCOUNT = {"accessKey": "spark-1", "secretKey": "very-secret"}
+
+
+@pytest.fixture
+def guarded(peers: Peers, tmp_path: Path) -> Iterator[str]:
+    """A name server and a broker of Apache's that asks for signatures."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses: []\n"
+        "accounts:\n"
+        f"- accessKey: {ACCOUNT['accessKey']}\n"
+        f"  secretKey: {ACCOUNT['secretKey']}\n"
+        "  defaultTopicPerm: PUB|SUB\n"
+        "  defaultGroupPerm: PUB|SUB\n"
+    )
+    name_server = ApacheNameServer(peers, tmp_path / "ns")
+    broker = GuardedBroker(
+        GuardedPeers(peers.folder, tmp_path / "services"),
+        tmp_path,
+        name="guarded",
+        name_servers=[name_server.address],
+        settings={"aclEnable": "true"},
+    )
+    with name_server, broker:
+        wait_until(lambda: broker.is_known_to(name_server), timeout_s=30, what="the broker")
+        yield name_server.address
+        forget_connections()
+
+
+def test_apaches_brokers_are_read_and_written_at_least_once_by_an_account(
+    guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tasks freeze what their process has imported; this process has more to do.
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    at_least_once = {**ACCOUNT, "topic": "ByAccount", "deliveryGuarantee": "at_least_once"}
+    bodies = []
+    for writing in (BatchWriting(guarded), StreamWriting(guarded)):
+        for column in ({}, {"queue_id": 2}, {"sharding_key": "k"}, {"keys": ["a", "b"]}):
+            rows = [{"body": b"%d" % (len(bodies) + n), **column} for n in range(50)]
+            writing.write(rows, **at_least_once)
+            bodies += [row["body"] for row in rows]
+    for reading in (BatchReading(guarded), StreamReading(guarded)):
+        options = {**ACCOUNT, "topic": "ByAccount", "group": "spark", "pullCount": 40}
+        assert sorted(row["body"] for row in reading.rows(**options)) == sorted(bodies)
+        with pytest.raises(BrokerError, match="signature"):
+            reading.rows(**{**options, "secretKey": "guessed"})
+    cluster = Cluster(Access(guarded, access_key="spark-1", secret_key="very-secret"))
+    try:
+        queues = cluster.queues(["ByAccount"])
+        assert sum(cluster.committed("spark", queue) or 0 for queue in queues) == len(bodies)
+    finally:
+        cluster.close()
+    for writing in (BatchWriting(guarded), StreamWriting(guarded)):
+        with pytest.raises(ConfigError, match="exactly_once is not possible with these brokers"):
+            writing.write(
+                [{"body": b"x"}],
+                **{**at_least_once, "deliveryGuarantee": "exactly_once", "sinkId": "s"},
+            )

@@ -154,6 +154,7 @@ def test_a_worker_that_is_lost_in_the_middle_changes_nothing(
         assert all(late > early for late, early in zip(now, earlier, strict=True)), "both work"
         assert standalone.kill_worker(1) >= 3, "with its executor, and that one's Python"
         assert copied(asking) < ROWS, "it was in the middle"
+        assert sum(Catalogue(lake).ends().values()) < ROWS, "and so was the archive"
         for query in (into_topic, into_archive):
             assert query.awaitTermination(int(LIMIT_S))
     finally:

@@ -59,6 +59,18 @@ public class SparkPeer {
             producer.send(new Message(topic, "TagA", "zeros-" + size, new byte[size]));
             count += 2;
         }
+        for (String kind : new String[] {"LZ4", "ZSTD"}) {
+            System.setProperty("rocketmq.message.compressType", kind);
+            DefaultMQProducer other = new DefaultMQProducer("producers-" + topic + "-" + kind);
+            other.setNamesrvAddr(servers);
+            other.start();
+            byte[] noise = new byte[4_097];
+            random.nextBytes(noise);
+            other.send(new Message(topic, noise));
+            other.send(new Message(topic, "TagA", "zeros-" + kind, new byte[300_000]));
+            other.shutdown();
+            count += 2;
+        }
         Message odd = new Message(topic, "Tag-\u00e9\u4e2d", "k1 k2 \u0431", 77, "\u00fc\ud83d\ude00".getBytes(StandardCharsets.UTF_8), true);
         odd.putUserProperty("quotes", "'\"`\\");
         odd.putUserProperty("space tab", "a\tb\nc d ");
