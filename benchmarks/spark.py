@@ -4,22 +4,26 @@
                                          [--only skylark|kafka|parquet|rate] [--json]
 
     what          how
+    read few      as the next one, of a thousand rows: what a job costs whatever it reads
     read 4        key columns and the body of all rows into Spark's noop sink
     read all      every column, with the map of properties (Kafka: with headers)
     stream        the same four columns, Trigger.AvailableNow
     write         the rows of a Parquet table, at least once
     write once    the same, exactly once; Kafka's sink cannot
     archive       topic to Parquet by topic and hour, exactly once
-    floor         the time a micro-batch takes that has one row, median
+    floor         the time a micro-batch takes that has one row, in one task, median
     memory        anonymous memory of the largest Python worker while one gigabyte is read, and then
-                  G of them: what a worker holds must not grow with what it reads
+                  G of them, 10 if not said, 0 for none: what a worker holds must not grow with what
+                  it reads
 
 All contenders have the same rows, of random bytes so that nothing can be compressed, in four queues
 or partitions, and share one session of two cores with their brokers. They take turns within each
 repetition. CPU is that of Spark, its workers and the broker together; what counts are ratios
-within one run. `read 4` minus the Parquet scan is what the way from the broker costs; the scan of
-`read all` is of the same columns, with the map of properties. For each it is said who spends the
-CPU time, and so what dominates: Spark's JVM, its Python workers, or the broker.
+within one run, and for `read 4` also those beyond `read few`: what a job costs by itself, and waits
+for, is no part of what a row costs. Per core is what CPU says: a contender that waits leaves cores
+idle. `read 4` minus the Parquet scan is what the way from the broker costs; the scan of `read all`
+is of the same columns, with the map of properties. For each it is said who spends the CPU time, and
+so what dominates: Spark's JVM, its Python workers, or the broker.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from kafka_peer import KafkaBroker, fetch_connector  # noqa: E402
 
 QUEUES = 4
 FLOOR_BATCHES = 30
+FEW = 1_000  # Rows.
 CONTENDERS = ("skylark", "files", "kafka", "parquet", "rate")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FOUR = "queue_id int, queue_offset bigint, body binary, store_time timestamp"
@@ -82,6 +87,11 @@ class Row:
     @property
     def rate(self) -> float:
         return self.rows / statistics.median(self.seconds)
+
+    def rate_beyond(self, other: Row) -> float:
+        """Rows a second of those that this one has more, in the time that it takes more."""
+        more_s = statistics.median(self.seconds) - statistics.median(other.seconds)
+        return (self.rows - other.rows) / max(more_s, 1e-3)
 
     @property
     def cpu_per_million(self) -> float:
@@ -177,6 +187,7 @@ class World:
         self.spark.sparkContext.setLogLevel("OFF")
         self.jvm = int(self.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.parquet = str(folder / "rows.parquet")
+        self.parquet_few = str(folder / "few.parquet")
         self.parquet_all = str(folder / "messages.parquet")
 
     def make_topic(self, topic: str) -> None:
@@ -209,18 +220,23 @@ class World:
 
         made = self.spark.range(0, self.rows, 1, QUEUES).mapInArrow(bodies, f"{_FOUR}, keys string")
         made.write.parquet(self.parquet)
-        self.make_topic("rows")
-        self.write("skylark", "rows")
+        few = self.spark.read.parquet(self.parquet).limit(FEW)
+        few.repartition(QUEUES).write.parquet(self.parquet_few)
+        for topic, table in (("rows", self.parquet), ("few", self.parquet_few)):
+            self.make_topic(topic)
+            self.write("skylark", topic, table=table)
+            if self.kafka is not None:
+                self.write("kafka", topic, table=table)
         self.source("skylark").load().write.parquet(self.parquet_all)
-        if self.kafka is not None:
-            self.write("kafka", "rows")
 
     # What is measured.
 
-    def source(self, who: str, *, is_stream: bool = False) -> Any:
+    def source(
+        self, who: str, topic: str = "rows", *, is_stream: bool = False, assign: str | None = None
+    ) -> Any:
         reader = self.spark.readStream if is_stream else self.spark.read
         if who in ("skylark", "files"):
-            found = reader.format("skylark").option("namesrv", self.namesrv).option("topic", "rows")
+            found = reader.format("skylark").option("namesrv", self.namesrv).option("topic", topic)
             if who == "files":
                 found = found.option("storePath", str(self.folder / "broker" / "store"))
                 found = found.option("readFrom", "files")
@@ -230,18 +246,22 @@ class World:
             return (
                 reader.format("kafka")
                 .option("kafka.bootstrap.servers", self.kafka.address)
-                .option("subscribe", "rows")
+                .option("assign" if assign else "subscribe", assign or topic)
                 .option("startingOffsets", "earliest")
             )
         return reader.format("parquet")
 
-    def read_four(self, who: str) -> None:
+    def read_few(self, who: str) -> None:
+        self.read_four(who, "few", self.parquet_few)
+
+    def read_four(self, who: str, topic: str = "rows", table: str | None = None) -> None:
         if who == "parquet":
-            frame = self.spark.read.parquet(self.parquet).drop("keys")
+            frame = self.spark.read.parquet(table or self.parquet).drop("keys")
         elif who == "kafka":
-            frame = self.source(who).load().select("partition", "offset", "value", "timestamp")
+            frame = self.source(who, topic).load()
+            frame = frame.select("partition", "offset", "value", "timestamp")
         else:
-            frame = self.source(who).schema(_FOUR).load()
+            frame = self.source(who, topic).schema(_FOUR).load()
         frame.write.format("noop").mode("overwrite").save()
 
     def read_all(self, who: str) -> None:
@@ -273,8 +293,10 @@ class World:
             query = query.trigger(once=True) if who == "rate" else query.trigger(availableNow=True)
             query.start().awaitTermination()
 
-    def write(self, who: str, topic: str, guarantee: str = "at_least_once") -> None:
-        rows = self.spark.read.parquet(self.parquet)
+    def write(
+        self, who: str, topic: str, guarantee: str = "at_least_once", *, table: str | None = None
+    ) -> None:
+        rows = self.spark.read.parquet(table or self.parquet)
         if who == "parquet":
             rows.write.mode("overwrite").parquet(str(self.folder / "copy.parquet"))
         elif who == "kafka":
@@ -308,10 +330,15 @@ class World:
         """Milliseconds of a micro-batch with one row, from its trigger to its end."""
         if who == "rate":
             frame = (
-                self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+                self.spark.readStream.format("rate-micro-batch")
+                .option("rowsPerBatch", 1)
+                .option("numPartitions", 1)
+                .load()
             )
         elif who == "kafka":
-            frame = self.source(who, is_stream=True).option("maxOffsetsPerTrigger", 1).load()
+            # Of several partitions it takes a row each, however few are allowed.
+            frame = self.source(who, is_stream=True, assign='{"rows": [0]}')
+            frame = frame.option("maxOffsetsPerTrigger", 1).load()
         else:
             frame = self.source(who, is_stream=True).option("maxMessagesPerTrigger", 1).load()
         with tempfile.TemporaryDirectory() as checkpoint:
@@ -323,8 +350,11 @@ class World:
                 if not query.isActive:
                     raise RuntimeError(f"the stream of {who} ended: {query.exception()}")
                 time.sleep(0.05)
-            times = [p["durationMs"]["triggerExecution"] for p in query.recentProgress[10:]]
+            done = query.recentProgress[10:]
             query.stop()
+            if any(one["numInputRows"] != 1 for one in done):
+                raise RuntimeError(f"{who}: a micro-batch had {done[0]['numInputRows']} rows")
+            times = [one["durationMs"]["triggerExecution"] for one in done]
         return statistics.median(times)
 
     def fill_large(self, topic: str, gigabytes: int) -> None:
@@ -358,7 +388,8 @@ def measure(
     world: World, what: str, run: Callable[[str], None], who: Sequence[str], repetitions: int
 ) -> list[Row]:
     """Let contenders take turns; the first turn of each warms up and does not count."""
-    rows = [Row(what, one, [], [], world.rows) for one in who]
+    count = FEW if what == "read few" else world.rows
+    rows = [Row(what, one, [], [], count) for one in who]
     for turn in range(repetitions + 1):
         for row in rows:
             cpu, began = world.cpu(row.who), time.perf_counter()
@@ -382,7 +413,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--bytes", type=int, default=1_000)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--memory-gb", type=int, default=0)
+    parser.add_argument("--memory-gb", type=int, default=10)
     parser.add_argument("--only", choices=CONTENDERS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -412,6 +443,7 @@ def main() -> int:
 
         topics: dict[tuple[str, str], str] = {}
         plan: list[tuple[str, Callable[[str], None], list[str]]] = [
+            ("read few", world.read_few, chosen("skylark", "files", "kafka", "parquet")),
             ("read 4", world.read_four, chosen("skylark", "files", "kafka", "parquet")),
             ("read all", world.read_all, chosen("skylark", "files", "kafka", "parquet")),
             ("stream", world.stream, chosen("skylark", "files", "kafka", "parquet", "rate")),
@@ -446,11 +478,17 @@ def _print_ratios(results: Sequence[Row]) -> None:
             continue
         for peer in ("kafka", "parquet"):
             other = found.get((what, peer))
-            if other is not None:
-                print(
-                    f"{what}: {who} / {peer}: rows/s {row.rate / other.rate:.2f} x, "
-                    f"CPU {row.cpu_per_million / other.cpu_per_million:.2f} x"
-                )
+            if other is None or what == "read few":
+                continue
+            beyond = ""
+            if what == "read 4":
+                few, others = (found["read few", one] for one in (who, peer))
+                times = row.rate_beyond(few) / other.rate_beyond(others)
+                beyond = f", rows/s beyond those of read few {times:.2f} x"
+            print(
+                f"{what}: {who} / {peer}: rows/s {row.rate / other.rate:.2f} x{beyond}, "
+                f"CPU {row.cpu_per_million / other.cpu_per_million:.2f} x"
+            )
 
 
 if __name__ == "__main__":
