@@ -331,6 +331,27 @@ def test_an_archive_and_its_topic_are_one_stream(
         assert row.properties["REPLAY_FROM"] == place
 
 
+def test_folders_whose_names_are_patterns_to_spark_hide_nothing(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    odd = tmp_path / "shop [v2] {old}"
+    odd.mkdir()
+    cluster.send(Message("OddPast", b"%d" % n) for n in range(20))
+    archives.archive(
+        spark, odd / "lake", ["OddPast"], namesrv=cluster.address, once=True
+    ).awaitTermination(120)
+    cluster.send(Message("OddPast", b"%d" % n) for n in range(20, 30))
+    (odd / "past.yaml").write_text(
+        PAST.replace("PastTopic", "OddPast").replace("WholeTopic", "OddWhole")
+    )
+    run_once(spark, loaded(cluster, odd / "past.yaml", FOLDER=odd))
+    assert bodies(spark, cluster, "OddWhole") == Counter(str(n) for n in range(30))
+    selection = replay.Selection("OddPast", "OddAgain", cluster.address, cluster.address)
+    assert replay.choose(spark, selection, odd / "again").total == 30
+    run_once(spark, replay.as_pipeline("odd-again", selection, odd / "again"))
+    assert bodies(spark, cluster, "OddAgain") == Counter(str(n) for n in range(30))
+
+
 @pytest.mark.parametrize("rows_per_file", [100_000, 1])
 def test_messages_stay_in_order_where_the_clock_of_a_broker_went_back(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_file: int

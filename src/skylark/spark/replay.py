@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import ConfigError, SkylarkError, StoreUnreadable
 from ..model.names import check_topic_name
 from . import archive as archives
-from .catalogue import sync, sync_tree
+from .catalogue import sync, sync_tree, unglobbed
 from .mirror import OWN_PROPERTIES, Copies, is_same_cluster
 from .options import BodyMode
 from .pipelines.causes import as_error
@@ -395,7 +395,7 @@ def as_pipeline(name: str, selection: Selection, folder: Path) -> Spec:
         place,
         "parquet",
         {"maxFilesPerTrigger": "1"},
-        path=str(folder / "chosen"),
+        path=unglobbed(folder / "chosen"),
         schema=_COLUMNS,
     )
     steps = () if selection.rate is None else (Step("paced", place, function=paced),)

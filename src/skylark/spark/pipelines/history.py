@@ -22,7 +22,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import Catalogue, sync_tree, write_whole
+from ..catalogue import Catalogue, sync_tree, unglobbed, write_whole
 from ..cluster import Cluster
 from ..offsets import Offsets, from_json, to_json
 from ..options import read_options
@@ -105,7 +105,8 @@ def stream(
     past = (
         spark.readStream.schema(f"{columns}, topic string, hour string")
         .option("maxFilesPerTrigger", _FILES_PER_TRIGGER)
-        .parquet(str(linked))
+        .option("basePath", str(linked))  # Of topic and hour; Spark takes none from a pattern.
+        .parquet(unglobbed(linked))
         .select(*COLUMNS)
     )
     return past.unionByName(frame)
