@@ -94,6 +94,25 @@ def test_a_checkpoint_belongs_to_one_pipeline_and_its_topics(tmp_path, directory
     Checkpoint.take(spec_of(tmp_path, topic="T,U"), directory).release()
 
 
+def test_a_stop_that_is_asked_for_while_a_run_waits_for_its_checkpoint_counts(
+    tmp_path, directory, monkeypatch
+):
+    take, spec = Checkpoint.take, spec_of(tmp_path)
+    found = []
+
+    def take_meanwhile(spec, directory):
+        found.append(directory.is_asked_to_stop("orders"))
+        directory.ask_to_stop("orders")
+        return take(spec, directory)
+
+    monkeypatch.setattr(Checkpoint, "take", take_meanwhile)
+    directory.root.mkdir()
+    directory.ask_to_stop("orders")
+    with Run(spec, directory=directory):
+        assert directory.is_asked_to_stop("orders")
+    assert found == [False], "what was meant for an earlier run is forgotten"
+
+
 def test_a_start_that_is_refused_leaves_a_checkpoint_to_whoever_comes_next(tmp_path, directory):
     wrong = Checkpoint.take(spec_of(tmp_path, topic="NoSuchTopic"), directory)
     (wrong.folder / "orders.history.json").write_text("{}")  # As a snapshot of an archive leaves.

@@ -79,11 +79,12 @@ class Run:
     def __enter__(self) -> Self:
         self._lock = self._directory.lock(self.spec.name, self.state.kind)
         try:
+            # Of somebody who meant an earlier run; from now on it is this one that is meant.
+            self._directory.forget_stop(self.spec.name)
             self._checkpoint = Checkpoint.take(self.spec, self._directory)
         except BaseException:
             self._lock.release()
             raise
-        self._directory.forget_stop(self.spec.name)  # Of somebody who meant an earlier run.
         self.state.started_ms = self._clock.now_ms()
         self._write()
         return self
