@@ -120,7 +120,16 @@ class Reporter:
         self._drawn = 0
 
     def states(self, states: Sequence[RunState]) -> None:
-        """Several runs at once."""
+        """Several runs at once; where there is no room for all, first those that go on."""
+        lines = self._lines(states)
+        if self._is_terminal:
+            if len(lines) > self._height():
+                lines = self._lines(sorted(states, key=lambda one: one.has_ended))
+            self.draw(lines)
+        elif lines:
+            print("\n".join(lines), file=self._stream, flush=True)
+
+    def _lines(self, states: Sequence[RunState]) -> list[str]:
         lines = []
         for state in states:
             lines += [line(state, *one, bar=self._is_terminal) for one in state.sinks.items()]
@@ -128,17 +137,19 @@ class Reporter:
                 lines.append(f"{state.name}  {state.status}")
             for text in errors_of(state):
                 lines += textwrap.wrap(text, self._width()) if self._is_terminal else [text]
-        if self._is_terminal:
-            self.draw(lines)
-        elif lines:
-            print("\n".join(lines), file=self._stream, flush=True)
+        return lines
 
     def _width(self) -> int:
         return max(20, shutil.get_terminal_size().columns - 1)
 
+    def _height(self) -> int:
+        return max(2, shutil.get_terminal_size().lines - 1)
+
     def draw(self, lines: list[str]) -> None:
-        """Put lines in the place of those drawn before."""
-        width = self._width()
+        """Put lines in the place of those drawn before; what is above a window stays as it was."""
+        width, height = self._width(), self._height()
+        if len(lines) > height:
+            lines = [*lines[: height - 1], f"and {len(lines) - height + 1} lines more"]
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         text = "".join(f"\x1b[2K{one[:width]}\n" for one in lines)
         print(f"{up}{text}\x1b[J", end="", file=self._stream, flush=True)

@@ -235,6 +235,7 @@ def show_states(directory: RunDirectory, name: str | None, *, watch: bool, as_js
         return
     reporter = Reporter(sys.stdout)
     while True:
+        names = [name] if name is not None else directory.names()  # Also of what starts meanwhile.
         states = [with_lag_of_now(one) for one in _readable(directory, names, problems)]
         if as_json:
             render.show_line([state.shown() for state in states])

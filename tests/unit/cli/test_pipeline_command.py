@@ -494,6 +494,39 @@ def test_watching_on_a_terminal_leaves_nothing_of_what_has_gone(terminal):
     assert terminal.screen() == [run, ""]
 
 
+def test_watching_more_than_a_terminal_has_lines_shows_those_that_go_on(terminal, monkeypatch):
+    monkeypatch.setenv("LINES", "6")
+    reporter = Reporter(terminal)
+    states = [RunState(f"old-{n}", status="done") for n in range(9)]
+    states.append(RunState("orders", status="running", sinks={"out": SinkState()}))
+    for _ in range(3):
+        reporter.states(states)
+        assert terminal.screen() == [
+            "orders/out  running   no micro-batch yet",
+            *(f"old-{n}  done" for n in range(3)),
+            "and 6 lines more",
+            "",
+        ], "or what scrolls away could not be drawn over"
+
+
+def test_watching_shows_also_what_starts_meanwhile(capsys, directory, monkeypatch):
+    lock = directory.lock("first")
+    directory.write(RunState("first", status="running"))
+
+    def start_another(_):
+        lock.release()
+        directory.write(RunState("first", status="done"))
+        directory.write(RunState("second", status="done"))
+
+    monkeypatch.setattr(pipeline_runs.time, "sleep", start_another)
+    assert main(["pipeline", "status", "--watch", "--json"]) == 0
+    shown = [json.loads(one) for one in capsys.readouterr().out.splitlines()]
+    assert [[state["name"] for state in states] for states in shown] == [
+        ["first"],
+        ["first", "second"],
+    ]
+
+
 def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     Reporter(terminal).states([RunState("p", status="running")])
