@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..spark.replay import Selection
 
 _WAY = ("topic", "to")
+_TIMES_END_MS = 253_370_764_800_000  # 9999-01-01: times before it can be written in every zone.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ def replay(
     if not dry_run:
         begun = _begun(asked, directory, is_folder_typed=checkpoint is not None)
         if begun is not None:
-            _go_on(begun, verbose=verbose, as_json=json)
+            # How Spark runs is no part of what is sent: it is as typed now.
+            _go_on(replace(begun, flags=flags), verbose=verbose, as_json=json)
             return
     _require_possible(selection, force=force)
     if not dry_run:
@@ -433,4 +435,6 @@ def _moment(option: str, text: str | None, now_ms: int) -> int | None:
         found = asking.moment_ms(text, now_ms)
     except ConfigError as error:
         raise ConfigError(f"{option}: {error}") from None
+    if found >= _TIMES_END_MS:
+        raise ConfigError(f"{option} {text[:40]}: the year 9998 is the last")
     return now_ms if found == NEWEST else max(0, found)  # Nothing is stored before 1970.

@@ -142,6 +142,16 @@ def test_the_same_command_goes_on_with_what_it_began_though_its_times_have_moved
     assert len(world.previewed) == 1
 
 
+def test_flags_for_spark_are_those_of_the_last_command(world):
+    world.replay("--name", "X", "--master", "local[7]", "--conf", "spark.driver.memory=1g")
+    more = ("--conf", "spark.driver.memory=4g")
+    assert world.replay("--name", "X", *more) == (exits.FAILED, f"X: {GOES_ON}")
+    for _ in range(2):
+        kept = world.directory.read("X").flags
+        assert (kept["master"], kept["conf"]) == (None, ["spark.driver.memory=4g"])
+        assert world("resume", "X") == (exits.FAILED, f"X: {GOES_ON}")
+
+
 def test_what_differs_is_told_in_one_line(world):
     world.replay("--name", "X", "--where", "tag = 'A'\nor true")
     (line,) = world.replay("--name", "X")[1].splitlines()
@@ -325,6 +335,8 @@ def test_what_a_newer_version_has_noted_is_passed_over(world):
         (("--archive", "{dir}/nolake", "--checkpoint", "{dir}/new"), "there is none; make it with"),
         (("--body-mode", "permissive", "--checkpoint", "{dir}/new"),
          "--body-mode permissive: a message without a body cannot be sent"),
+        (("--until", "999999999999999", "--checkpoint", "{dir}/new"),
+         "--until 999999999999999: the year 9998 is the last"),
         (("--body-mode", "maybe", "--checkpoint", "{dir}/new"), "bodyMode='maybe': one of"),
     ],
 )  # fmt: skip
