@@ -534,3 +534,22 @@ def test_modules_that_workers_were_given_are_left_to_them(spark: Any, tmp_path: 
     (tmp_path / "elsewhere" / "given_help.py").write_text(LOCKING.format(7))
     spark.sparkContext.addPyFile(str(tmp_path / "elsewhere" / "given_help.py"))
     assert counted(spark, tmp_path, "given_steps") == [0, 7, 14]
+
+
+def test_what_a_step_imports_when_it_is_called_reaches_the_workers(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.send(Message("Lately", b"x") for _ in range(7))
+    (tmp_path / "lately_help.py").write_text("def next_one(n): return n + 1\n")
+    (tmp_path / "lately.py").write_text(
+        "def later(orders):\n    from lately_help import next_one\n"
+        "    from pyspark.sql.functions import udf\n"
+        "    return orders.select(udf(next_one, 'long')('queue_offset'))\n"
+    )
+    (tmp_path / "lately.yaml").write_text(
+        "name: lately\ncheckpoint: state\nsteps: {later: {python: 'lately:later'}}\n"
+        "sources: {orders: {topic: Lately, startingOffsets: earliest}}\n"
+        "sinks: {out: {format: noop}}\n"
+    )
+    state = run_once(spark, loaded(cluster, tmp_path / "lately.yaml"))
+    assert state.sinks["out"].rows == 7

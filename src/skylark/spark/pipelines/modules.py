@@ -144,16 +144,32 @@ def _send_as_files(folder: Path, names: Sequence[str]) -> None:
         _sent[root, name] = folder
 
 
+def _place(name: str, folder: Path) -> Path:
+    """The file of a module, or the folder of a package, which may lie deeper than beside us."""
+    module = sys.modules[name]
+    if file := vars(module).get("__file__"):
+        return Path(file).parent if Path(file).name == "__init__.py" else Path(file)
+    parts = [Path(one) for one in module.__path__]
+    return next((one for one in parts if one.is_relative_to(folder)), parts[0])
+
+
 def _first(name: str) -> str:
     return name.partition(".")[0]
 
 
-def send_again(folder: Path) -> None:
-    """The same with what has been imported since, where anything was loaded from there at all."""
-    if folder.absolute() in _loaded:
-        with beside(folder):
-            pass
-        send(folder)
+def send_again(folder: Path) -> bool:
+    """The same with what has been imported since, where anything was loaded from there at all.
+
+    Whether there is more than before: what has been made with it cannot be used by workers.
+    """
+    loaded = _loaded.get(folder.absolute())
+    if loaded is None:
+        return False
+    before = len(loaded)
+    with beside(folder):
+        pass
+    send(folder)
+    return len(loaded) > before
 
 
 def _look_in(folder: Path) -> None:

@@ -20,7 +20,7 @@ from ..cluster import Cluster
 from ..options import OF_ACCESS, Guarantee, read_options, write_options
 from ..own_properties import make_known
 from ..schema import check_sink_schema, checked_columns
-from . import causes, functions, history, queries
+from . import causes, functions, history, modules, queries
 from .checkpoints import is_claimed
 from .document import Place
 from .spec import BATCH_FORMATS, Sink, Source, Spec, Step
@@ -136,8 +136,11 @@ class Plan:
             return self._said(step.place, lambda: self.spark.sql(query))
         assert step.function is not None
         function = functions.find(step.function, self.spec.folder, step.place)
+        called = partial(functions.call, function, step.inputs, frames, self.spark, step.place)
         try:
-            found: DataFrame = functions.call(function, step.inputs, frames, self.spark, step.place)
+            found: DataFrame = called()
+            if modules.send_again(self.spec.folder):  # Of what it imports only when it is called.
+                found = called()
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:  # Whatever the user's function does.
