@@ -536,6 +536,39 @@ def test_modules_that_workers_were_given_are_left_to_them(spark: Any, tmp_path: 
     assert counted(spark, tmp_path, "given_steps") == [0, 7, 14]
 
 
+def test_modules_that_lie_deeper_than_beside_the_file_reach_the_workers_as_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    (tmp_path / "src" / "deeper_parts").mkdir(parents=True)
+    (tmp_path / "src" / "deeper_parts" / "__init__.py").write_text(LOCKING.format(5))
+    (tmp_path / "src" / "deeper_help.py").write_text(LOCKING.format(2))
+    (tmp_path / "deeper_steps.py").write_text(
+        "import deeper_help, deeper_parts\n"
+        "def f(n): return deeper_help.times(n) + deeper_parts.times(n)\n"
+    )
+    assert counted(spark, tmp_path, "deeper_steps") == [0, 7, 14]
+
+
+def test_modules_with_columns_travel_whole_as_workers_could_not_import_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "column_help.py").write_text(
+        "from pyspark.sql import SparkSession, functions as F\n"
+        "spark = SparkSession.builder.getOrCreate()\nNUMBER = F.col('id')\n"
+        "def times(n): return n * 2\n"
+    )
+    (tmp_path / "column_more.py").write_text(
+        "from column_help import NUMBER\n"
+        "def numbers(frame): return frame.select(NUMBER)\ndef times(n): return n * 3\n"
+    )
+    (tmp_path / "column_steps.py").write_text(
+        "import column_help\nfrom column_more import times\n"
+        "def f(n): return column_help.times(n) + times(n)\n"
+    )
+    assert counted(spark, tmp_path, "column_steps") == [0, 5, 10]
+
+
 def test_what_a_step_imports_when_it_is_called_reaches_the_workers(
     spark: Any, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """Python that a pipeline names: found beside its file, called by the names of its parameters."""
 
+import fnmatch
 import logging
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -163,6 +165,28 @@ def test_what_a_module_imports_later_travels_once_it_is_looked_for_again(tmp_pat
     late = functions.find("late_steps:made", tmp_path, HERE)()
     functions.find("late_steps:made", tmp_path, HERE)
     assert answer_elsewhere(late, tmp_path) == "[5]"
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_functions_with_a_cache_travel(tmp_path):
+    text = (
+        "import functools\n@functools.lru_cache(7)\n"
+        "def {0}(n): return n if n < 2 else {0}(n - 1) + {0}(n - 2)\n"
+        "def {0}_size(n): return {0}.cache_info().maxsize, {0}(n)\n"
+    )
+    (tmp_path / "cached_help.py").write_text(text.format("there"))
+    (tmp_path / "cached_steps.py").write_text(
+        "import cached_help\nfrom cached_help import there, there_size\n"
+        "def dotted(n): return cached_help.there(n)\n" + text.format("here")
+    )
+    for name, wanted in (
+        ("here", "5"), ("here_size", "(7, 5)"), ("there", "5"), ("there_size", "(7, 5)"),
+        ("dotted", "5"),
+    ):  # fmt: skip
+        found = functions.find(f"cached_steps:{name}", tmp_path, HERE)
+        assert answer_elsewhere(found, tmp_path) == wanted
+    of_python = fnmatch._compile_pattern
+    assert pickle.loads(cloudpickle.dumps(of_python)) is of_python, "as before"
 
 
 @pytest.mark.usefixtures("own_modules")

@@ -15,12 +15,13 @@ workers have such things. So does what they get by --py-files.
 from __future__ import annotations
 
 import functools
+import io
 import os
 import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -34,6 +35,8 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOBODYS = frozenset({"__main__", "py4j", "pyspark", __name__.partition(".")[0]})
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 
+_Cached = type(functools.cache(len))
+
 # What was loaded from below each folder, also while it is set aside; a module has one folder.
 _loaded: dict[Path, dict[str, ModuleType]] = {}
 # Whose file the workers of a session have under a name, where it was sent from here.
@@ -44,7 +47,11 @@ class _Travelling(ModuleType):
     """A module that is pickled empty and then filled, so that modules may refer to each other."""
 
     def __reduce__(self) -> tuple[type[ModuleType], tuple[str], dict[str, Any]]:
-        contents = {name: one for name, one in vars(self).items() if name != "__builtins__"}
+        contents = {
+            name: one
+            for name, one in vars(self).items()
+            if name != "__builtins__" and not _is_of_the_driver(one)
+        }
         return ModuleType, (self.__name__,), contents
 
 
@@ -71,7 +78,7 @@ def send(folder: Path) -> None:
         else:
             rest.append(module)
             send_by_value(module)
-    if not all(map(_is_whole, rest)):
+    if not _are_whole(rest):
         for module in rest:  # All of them, as they import each other.
             _leave_by_name(module)
         _send_as_files(folder, sorted({_first(module.__name__) for module in rest}))
@@ -79,8 +86,9 @@ def send(folder: Path) -> None:
 
 def send_by_value(module: ModuleType) -> None:
     """Let a module, and all that has been loaded below it, travel to the workers whole."""
-    from pyspark.cloudpickle import register_pickle_by_value
+    from pyspark.cloudpickle import CloudPickler, register_pickle_by_value
 
+    CloudPickler.dispatch_table[_Cached] = _reduced
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     below = f"{module.__name__}."
     for name, one in list(sys.modules.items()):
@@ -97,15 +105,51 @@ def _leave_by_name(module: ModuleType) -> None:
         module.__class__ = ModuleType  # type: ignore[assignment]
 
 
-def _is_whole(module: ModuleType) -> bool:
-    """Whether a module can be pickled; one that holds a lock or a connection cannot."""
+def _reduced(cached: Any) -> Any:
+    """A function with a cache; pickle knows its name alone, which workers cannot find.
+
+    Of a module that travels it goes itself, and begins with an empty cache.
+    """
     from pyspark import cloudpickle
 
+    parts = str(cached.__module__).split(".")
+    names = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    if names.isdisjoint(cloudpickle.list_registry_pickle_by_value()):  # type: ignore[no-untyped-call]
+        return cached.__reduce__()
+    return _cached, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _are_whole(modules: Sequence[ModuleType]) -> bool:
+    """Whether modules can be pickled; one that holds a lock or a connection cannot.
+
+    What is the driver's does not count: nothing that a worker does has use for it, and a worker
+    that imported the module could not make it.
+    """
+    from pyspark.cloudpickle import CloudPickler
+
+    class Pickler(CloudPickler):
+        def reducer_override(self, one: Any) -> Any:
+            if _is_of_the_driver(one):
+                return str, ()
+            return super().reducer_override(one)  # type: ignore[no-untyped-call]
+
     try:
-        cloudpickle.dumps(module)  # type: ignore[no-untyped-call]
-    except Exception:  # Whatever its contents say to that: it is an answer.
+        Pickler(io.BytesIO()).dump(modules)  # type: ignore[no-untyped-call]
+    except Exception:  # Whatever their contents say to that: it is an answer.
         return False
     return True
+
+
+def _is_of_the_driver(one: object) -> bool:
+    from pyspark import SparkContext
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    # By its type: a stand-in may run something when it is asked for its class.
+    return issubclass(type(one), SparkContext | SparkSession | DataFrame | Column)
 
 
 def _is_given(name: str, folder: Path) -> bool:
@@ -130,10 +174,11 @@ def _send_as_files(folder: Path, names: Sequence[str]) -> None:
     if context is None:  # Spark has not started; they are looked at again when it has.
         return
     for name in names:
-        file = folder / f"{name}.py"
-        if (folder / name / "__init__.py").is_file() or not file.is_file():
+        file = _place(name, folder)
+        if file.is_dir():
             packed = tempfile.mkdtemp(prefix="modules-", dir=context._temp_dir)
-            file = Path(shutil.make_archive(os.path.join(packed, name), "zip", folder, name))
+            base = os.path.join(packed, name)
+            file = Path(shutil.make_archive(base, "zip", file.parent, file.name))
         root = SparkFiles.getRootDirectory()
         if os.path.exists(os.path.join(root, file.name)):  # Spark would fail all jobs from then on.
             raise ConfigError(
