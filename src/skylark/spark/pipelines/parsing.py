@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, InvalidExpression, InvalidName
+from ...model.addresses import parse_addresses
 from ...model.names import check_group_name
 from ..catalogue import unglobbed
 from ..options import OF_ACCESS, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
@@ -70,7 +71,7 @@ def parse(
         if needed not in keys or keys[needed].value in (None, {}):
             root.place.refuse(f"{needed} is missing, such as {example}")
     if not namesrv and "namesrv" in keys:
-        namesrv = keys["namesrv"].text()
+        namesrv = _addresses(keys["namesrv"])
     namesrv = namesrv or environment.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
     reader = _SpecReader(folder, namesrv, environment)
     names: dict[str, Place] = {}
@@ -104,6 +105,17 @@ def parse(
 
 def _place(keys: Mapping[str, Node], name: str, root: Node) -> Place:
     return keys[name].place if name in keys else root.place
+
+
+def _addresses(node: Node) -> str:
+    """Addresses of name servers, checked where they are written; an empty text is none."""
+    text = node.text()
+    try:
+        if text:
+            parse_addresses(text)
+    except ConfigError as error:
+        node.place.refuse(str(error))
+    return text
 
 
 def _check_groups(spec: Spec, place: Place) -> None:
@@ -189,6 +201,8 @@ class _SpecReader:
         is_stream = keys["stream"].flag() if "stream" in keys else True
         options = {"namesrv": self._namesrv}
         options |= {key: one.text() for key, one in keys.items() if key in READ_OPTIONS}
+        if "namesrv" in keys:
+            _addresses(keys["namesrv"])
         root = self.path(keys["archive"]) if "archive" in keys else None
         if root is not None:
             _check_archive(keys, node, is_stream=is_stream)
@@ -282,6 +296,8 @@ class _SpecReader:
     def _topic_sink(self, sink: Sink, keys: Mapping[str, Node], node: Node) -> Sink:
         options = {"namesrv": self._namesrv}
         options |= {key: one.text() for key, one in keys.items() if key in WRITE_OPTIONS}
+        if "namesrv" in keys:
+            _addresses(keys["namesrv"])
         try:
             write_options(options, is_stream=True, environment=self._environment)
         except (ConfigError, InvalidName) as error:
