@@ -100,9 +100,10 @@ def line(state: RunState, name: str, sink: SinkState, *, bar: bool) -> str:
 class Reporter:
     """Shows a run while it goes on: redrawn on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, is_alone: bool = True) -> None:
+        """Where others write there, too, nothing is redrawn: it would take the place of theirs."""
         self._stream = sys.stderr if stream is None else stream
-        self._is_terminal = render.is_terminal(self._stream)
+        self._is_terminal = is_alone and render.is_terminal(self._stream)
         self._drawn = 0
         self._next_s = 0.0
 

@@ -73,7 +73,8 @@ def follow(
     with interrupted_by_signal():
         check_spec(spec)
     say(f"{spec.name}: Spark starts; progress is kept in {spec.checkpoint}")
-    reporter = None if as_json else Reporter()
+    prints = verbose or any(sink.format.lower() in ("console", "python") for sink in spec.sinks)
+    reporter = None if as_json else Reporter(is_alone=not prints)
     settings = {**spec.settings, **flags.settings()}
     with (
         stopping_by_signal("Spark's start") as stop,

@@ -17,7 +17,7 @@ from skylark.cli.pipeline_flags import Flags
 from skylark.cli.pipeline_progress import Reporter, errors_of, fraction, line, rows_of
 from skylark.errors import ConfigError, SkylarkError, StoreUnreadable, TransportError
 from skylark.spark.catalogue import Catalogue, Entry
-from skylark.spark.pipelines import RunDirectory, RunState
+from skylark.spark.pipelines import Run, RunDirectory, RunState
 from skylark.spark.pipelines.state import SinkState
 
 COMMANDS = pipeline.app.registered_commands
@@ -531,6 +531,34 @@ def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     Reporter(terminal).states([RunState("p", status="running")])
     assert terminal.getvalue() == "p  running\n"
+
+
+@pytest.mark.parametrize(
+    ("sink", "flags", "is_redrawn"),
+    [
+        ("format: Console", [], False), ("python: 'm:f'", [], False),
+        ("format: noop", ["--verbose"], False), ("format: noop", [], True),
+    ],
+)  # fmt: skip
+def test_what_is_printed_is_not_drawn_over(
+    terminal, tmp_path, monkeypatch, sink, flags, is_redrawn
+):
+    (tmp_path / "orders.yaml").write_text(FILE.replace("format: console", sink))
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(pipeline_runs, "check_spec", lambda _: None)
+    monkeypatch.setattr(pipeline_runs, "spark_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(Run, "start", lambda *_: None)
+
+    def wait(run, report):
+        run.state.sinks["out"] = SinkState()
+        for run.state.status in ("running", "done"):
+            report(run.state)
+            print("a row", file=terminal)
+        return run.state
+
+    monkeypatch.setattr(Run, "wait", wait)
+    assert main(["pipeline", "run", str(tmp_path / "orders.yaml"), *flags]) == 0
+    assert terminal.screen().count("a row") == (1 if is_redrawn else 2)
 
 
 def test_an_error_that_is_of_a_sink_is_said_once():
