@@ -320,6 +320,33 @@ def test_a_decision_outlives_a_full_disk() -> None:
     assert found.is_done
 
 
+@pytest.mark.parametrize("asked", ["decide", "seal"])
+def test_rows_that_a_full_disk_has_taken_are_missed_before_anything_is_decided(asked: str) -> None:
+    world = World()
+    for task in range(2):
+        world.stage(key(task=task), 0, rows(0, task))
+        traffic(world, 2)
+    world.store.log.detach_first().remove()
+    with pytest.raises(BrokerError, match="5 were to be there, there are 0") as caught:
+        getattr(world.service, asked)(decision(t0=("a", 5), t1=("a", 5)))
+    assert caught.value.code == ResponseCode.TRANSACTION_FAILED
+    assert not world.visible()
+    world.stage(key(attempt="b"), 0, rows(0, 0))
+    world.apply(world.service.decide(decision(t0=("b", 5), t1=("a", 5)))[0])
+    assert sorted(body for body, _ in world.visible()) == sorted(rows(0, 0) + rows(0, 1))
+
+
+def test_rows_that_a_full_disk_has_taken_hold_retention_back_no_more() -> None:
+    world = World()
+    for task in range(2):
+        world.stage(key(task=task), 0, rows(0, task))
+        traffic(world, 2)
+    world.store.log.detach_first().remove()
+    assert world.service.undelivered_from() < world.store.log.start  # type: ignore[operator]
+    assert world.service.forget_expired() == 1
+    assert world.service.undelivered_from() > world.store.log.start  # type: ignore[operator]
+
+
 def test_decisions_that_find_no_room_are_written_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

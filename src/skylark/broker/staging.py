@@ -404,13 +404,17 @@ class StagingService:
         for task, (attempt, rows) in wanted.tasks.items():
             key = GroupKey(wanted.sink, wanted.batch, task, attempt)
             group = self._groups.get(key)
-            there = 0 if group is None else group.rows
+            there = 0 if group is None or self._is_gone(group) else group.rows
             if there != rows:
                 raise BrokerError(
                     ResponseCode.TRANSACTION_FAILED,
                     f"staged rows {key}: {rows} were to be there, there are {there}; the batch "
                     "must be tried again",
                 )
+
+    def _is_gone(self, group: Group) -> bool:
+        """Whether a full disk has taken rows of a group, with the file that they were in."""
+        return group.physical_offset < self._store.log.start
 
     def _record(self, kind: str, value: Mapping[str, Any]) -> Record:
         result = self._store.put([self._mark(kind, value)])[0]
@@ -622,12 +626,15 @@ class StagingService:
             del self._seals[decision.sink]
 
     def forget_expired(self) -> int:
-        """Roll back rows that nobody has decided about for too long; how many groups."""
+        """Roll back rows that nobody has decided about for too long; how many groups.
+
+        And what is left of those of which some are gone: nobody can decide about them any more.
+        """
         limit = self._clock.now_ms() - self._timeout_ms
         expired = [
             key
             for key, group in self._groups.items()
-            if group.stored_at_ms < limit and not self._counts(key)
+            if (group.stored_at_ms < limit or self._is_gone(group)) and not self._counts(key)
         ]
         for key in expired:
             logger.warning("staged rows %s are rolled back: nobody decided about them", key)
