@@ -347,6 +347,19 @@ def test_rows_that_a_full_disk_has_taken_hold_retention_back_no_more() -> None:
     assert world.service.undelivered_from() > world.store.log.start  # type: ignore[operator]
 
 
+def test_rows_are_copied_though_files_of_the_log_are_smaller_than_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 256)
+    world = World()
+    bodies = rows(0, 0, 100)
+    for first in range(0, 100, 5):
+        world.stage(key(), first, bodies[first : first + 5])
+    world.stage(key(), 100, [b"large" * 500])
+    world.apply(world.service.decide(decision(t0=("a", 101)))[0])
+    assert sorted(body for body, _ in world.visible()) == sorted([*bodies, b"large" * 500])
+
+
 def test_decisions_that_find_no_room_are_written_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -502,12 +502,16 @@ class StagingService:
         group = self._groups.get(key)
         copies: list[PutMessage] = []
         size = 0
+        # An append lies in one file.
+        size_max = min(CHUNK_BYTES, self._store.config.mapped_file_size_commit_log // 2)
         places: dict[bytes, tuple[str, int]] = {}
         for stored in () if group is None else self._rows_from(group, first):
+            size += stored.size_bytes
+            if copies and size > size_max:
+                break
             number = first + len(copies)
             copies.append(self._copy(stored, f"{key.sink}/{key.batch}/{task}/{number}", places))
-            size += stored.size_bytes
-            if len(copies) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            if len(copies) >= CHUNK_ROWS:
                 break
         if not copies:
             raise BrokerError(
