@@ -360,6 +360,16 @@ def test_rows_are_copied_though_files_of_the_log_are_smaller_than_a_chunk(
     assert sorted(body for body, _ in world.visible()) == sorted([*bodies, b"large" * 500])
 
 
+def test_a_decision_that_no_record_has_room_for_is_refused_for_good() -> None:
+    world = World()
+    wanted = Decision("sink", 0, dict.fromkeys(range(1_000), ("a", 0)))
+    with pytest.raises(BrokerError, match=r"batch 0 of .* takes .* by fewer tasks") as caught:
+        world.service.decide(wanted)
+    assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert world.service.decision("sink") is None
+    world.apply(world.service.decide(decision())[0])
+
+
 def test_decisions_that_find_no_room_are_written_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

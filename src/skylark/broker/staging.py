@@ -417,7 +417,13 @@ class StagingService:
         return group.physical_offset < self._store.log.start
 
     def _record(self, kind: str, value: Mapping[str, Any]) -> Record:
-        result = self._store.put([self._mark(kind, value)])[0]
+        mark = self._mark(kind, value)
+        result = self._store.put([mark])[0]
+        if result.status in _TOO_LARGE:
+            raise illegal(
+                f"what is to be noted about batch {value['batch']} of sink {value['sink']} takes "
+                f"{len(mark.body)} bytes, more than a record has room for: write it by fewer tasks"
+            )
         if result.status is not PutStatus.PUT_OK:
             raise BrokerError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"the store takes no writes: {result.status}"
