@@ -259,6 +259,24 @@ def test_a_job_with_a_name_by_chance_is_forgotten_after_a_day() -> None:
     assert world.service.decision(named) is not None
 
 
+def test_many_jobs_with_names_by_chance_make_room_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "SINKS_MAX", 4)
+    world = World()
+    jobs = [f"job-{number:032x}" for number in range(6)]
+    under_way = world.service.decide(Decision(jobs[0], 0, {}))[0]
+    for sink in ("named", *jobs[1:]):
+        world.apply(world.service.decide(Decision(sink, 0, {}))[0])
+    known = [sink for sink in ("named", *jobs) if world.service.decision(sink) is not None]
+    assert known == ["named", jobs[0], *jobs[-2:]]
+    world.apply(under_way)
+    for sink in ("another", "third", "fourth"):
+        world.apply(world.service.decide(Decision(sink, 0, {}))[0])
+    with pytest.raises(BrokerError, match="4 sinks are known"):
+        world.service.decide(Decision("one more", 0, {}))
+
+
 def traffic(world: World, files: int) -> None:
     """What others write."""
     end = world.store.log.appended + files * world.config.mapped_file_size_commit_log

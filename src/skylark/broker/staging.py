@@ -354,7 +354,7 @@ class StagingService:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]batch {known.batch} of sink {known.sink} is not applied yet",
             )
-        if known is None and len(self._decisions) >= SINKS_MAX:
+        if known is None and len(self._decisions) >= SINKS_MAX and not self._forget_a_job():
             raise BrokerError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{SINKS_MAX} sinks are known")
         self._require_rows(wanted)
         wanted.record = self._record("decide", wanted.to_json())
@@ -682,6 +682,14 @@ class StagingService:
                     return 0
                 count += 1
         return count
+
+    def _forget_a_job(self) -> bool:
+        """Make room for another sink: the oldest job with a name by chance is not asked for."""
+        for sink, decision in self._decisions.items():
+            if decision.is_done and _JOB.fullmatch(sink):
+                del self._decisions[sink]
+                return True
+        return False
 
     def _forget(self, sink: str, one: Seal | Decision) -> None:
         del (self._seals if isinstance(one, Seal) else self._decisions)[sink]
