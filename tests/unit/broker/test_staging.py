@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -202,6 +203,37 @@ def test_a_disk_that_is_slow_to_hold_the_copies_is_waited_for_as_long_as_it_gets
                 assert "copied 0 rows so far; 20 more are not as safe" in (answer.remark or "")
             assert await decide(client) is None
             assert not found.unsafe
+
+    world.run(main)
+
+
+def test_the_answer_waits_for_the_copies_that_the_broker_has_made_by_itself_meanwhile(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world.running(flush_disk_type="SYNC_FLUSH"), world.connected() as client:
+            await stage(client, MANY)
+            store, service, flusher = (
+                world.parts.store, world.parts.staging, world.parts.flusher
+            )  # fmt: skip
+            found, _ = service.decide(staging.read_decision(asked(rows=len(MANY))))
+            await flusher.flushed(store.log.appended)
+            monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+            sleep_ms = world.clock.sleep_ms
+            async with contextlib.AsyncExitStack() as stack:
+
+                async def copied_by_run(ms: int) -> None:
+                    if ms == 0 and not found.is_done:
+                        await flusher.flushed(store.log.appended)
+                        await stack.enter_async_context(flusher.paused())
+                        while service.apply_some(found) is not None:
+                            pass
+                    await sleep_ms(ms)
+
+                monkeypatch.setattr(world.clock, "sleep_ms", copied_by_run)
+                assert await decide(client) == 1, "the others are on no disk"
+            assert await decide(client) is None
+            assert store.is_flushed(store.log.appended)
 
     world.run(main)
 

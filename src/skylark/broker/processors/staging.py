@@ -98,13 +98,11 @@ class StagingProcessor:
 
     async def _copy(self, decision: Decision, stop_ms: int) -> int:
         """Copy rows until all are there, the log's end then; raises BrokerError if it is late."""
-        end = self._store.log.appended
-        while (moved := self._staging.apply_some(decision)) is not None:
-            end = moved
+        while self._staging.apply_some(decision) is not None:
             if not decision.is_done and self._clock.monotonic_ms() >= stop_ms:
                 raise self._not_yet(decision)
             await self._clock.sleep_ms(0)  # Others have their turn between two chunks.
-        return end
+        return self._store.log.appended  # The last of them may have been copied by run().
 
     async def _wait_copied(self, decision: Decision, end: int, before: int) -> None:
         """Wait until all copies are safe, as long as ever more of them are."""
