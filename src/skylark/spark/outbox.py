@@ -4,6 +4,9 @@ At most one is under way for each place, so that nothing overtakes there, and a 
 the caller takes for one: a queue, or a broker. What did not get through is sent again, after the
 answers to all others have come in; so requests must be such that sending them twice does no harm
 beyond what the caller has promised.
+
+    # To one broker no more than UNDER_WAY_BYTES are under way, or one request. Its answers name all
+    # rows, and a broker that cannot be rid of a megabyte of them reads nothing more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from .cluster import TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
 from .wire import Wire
 
+UNDER_WAY_BYTES = 2 << 20
 _BATCH_CODES = (RequestCode.SEND_BATCH_MESSAGE, RequestCode.STAGE_ROWS)
 # A refusal has one code for all that can be wrong with a message; these words are in what our
 # brokers and RocketMQ's say of its delivery time, and of its size.
@@ -48,7 +52,7 @@ class Outbox:
 
     def post(self, place: Hashable, letter: Letter) -> None:
         """Send; waits first for the answer to what is under way for this place."""
-        while place in self._under_way:
+        while place in self._under_way or not self._has_room(letter):
             self._settle_oldest()
         wire: Wire | None = None
         try:
@@ -60,6 +64,14 @@ class Outbox:
         except BrokerError:
             pass  # A name server's: likewise.
         self._under_way[place] = letter, wire
+
+    def _has_room(self, letter: Letter) -> bool:
+        sizes = [
+            len(other.body)
+            for other, _ in self._under_way.values()
+            if other.queue.broker == letter.queue.broker
+        ]
+        return not sizes or sum(sizes) + len(letter.body) <= UNDER_WAY_BYTES
 
     def settle(self) -> None:
         """Wait until everything has got through; raises what keeps it from that."""

@@ -50,6 +50,7 @@ from .transactions import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+WAITING_BYTES = 16 << 20  # Of a task's rows that wait for more, for all queues together.
 _COUNTING = frozenset({"queue_id", "sharding_key"})  # Columns that go by the numbers of queues.
 
 
@@ -81,6 +82,7 @@ class Sender:
         self._outbox = Outbox(cluster)
         self._waiting: dict[QueueKey, list[BatchEntry]] = {}
         self._waiting_bytes: dict[QueueKey, int] = {}
+        self._waiting_bytes_all = 0
         self.rows = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
@@ -103,8 +105,11 @@ class Sender:
             if self._waiting_bytes.get(queue, 0) + size > self._options.batch_bytes:
                 self._flush_queue(queue)
                 spread.clear()
+            if self._waiting_bytes_all + size > WAITING_BYTES:
+                self._flush_queues()
             self._waiting.setdefault(queue, []).append(row.entry)
             self._waiting_bytes[queue] = self._waiting_bytes.get(queue, 0) + size
+            self._waiting_bytes_all += size
 
     def _send_plain(self, rows: PlainRows, topic: str) -> int:
         """Send rows that may go anywhere, as many at a time as a request takes; how many."""
@@ -127,8 +132,7 @@ class Sender:
 
     def flush(self) -> None:
         """Send what waits, and wait until everything is there."""
-        for queue in list(self._waiting):
-            self._flush_queue(queue)
+        self._flush_queues()
         self._outbox.settle()
 
     def _choose(self, row: Row, spread: dict[str, QueueKey]) -> QueueKey:
@@ -163,9 +167,13 @@ class Sender:
             self._queues[topic] = found
         return found
 
+    def _flush_queues(self) -> None:
+        for queue in list(self._waiting):
+            self._flush_queue(queue)
+
     def _flush_queue(self, queue: QueueKey) -> None:
         entries = self._waiting.pop(queue, None)
-        self._waiting_bytes.pop(queue, None)
+        self._waiting_bytes_all -= self._waiting_bytes.pop(queue, 0)
         if not entries:
             return
         if len(entries) == 1 and self._stage is None:

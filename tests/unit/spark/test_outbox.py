@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("pyspark")
 
-from sink_world import World, WorldCluster
+from sink_world import World, WorldCluster, WorldWire
 
-from skylark.errors import BrokerError, ConfigError
+from skylark.errors import BrokerError, CallTimeout, ConfigError
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
 from skylark.spark.offsets import QueueKey
@@ -80,3 +82,46 @@ def test_refusals_of_no_message_stay_what_they_are() -> None:
     outbox.post("a", Letter(QueueKey("T", "a", 0), CODES[0], {}, b"x"))
     with pytest.raises(BrokerError, match="no"):
         outbox.settle()
+
+
+class Stubborn(World):
+    """Brokers that read nothing more while a megabyte of their answers is not taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[QueueKey] = []
+
+    def answer(self, address: str, code: int, fields: dict[str, str], body: bytes) -> Command:
+        queue = QueueKey("T", address[0], int(fields["e"]))
+        self.taken.append(queue)
+        return Command.request(code).reply(ResponseCode.SUCCESS)
+
+
+class StubbornWire(WorldWire):
+    """Each row has 73 bytes at least, and its id is 33 in the answer."""
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        if sum(len(body) * 33 // 73 for _, _, body in self._asked) > 1 << 20:
+            raise CallTimeout(self.address, 10_000)
+        super().ask(code, fields, body)
+
+
+class StubbornCluster(WorldCluster):
+    def wire(self, address: str) -> Any:
+        return self._wires.setdefault(address, StubbornWire(self.world, address))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [100, 64 << 10, 1 << 20, 8 << 20])
+def test_a_broker_can_be_rid_of_its_answers_however_many_queues_it_has(size: int) -> None:
+    world = Stubborn()
+    outbox = Outbox(StubbornCluster(world, retry_ms=0))
+    body = b"x" * size
+    places = [QueueKey("T", broker, number) for number in range(200) for broker in "ab"]
+    for queue in places:
+        outbox.post(
+            queue, Letter(queue, RequestCode.SEND_BATCH_MESSAGE, {"e": str(queue[2])}, body)
+        )
+        under_way = [len(one.body) for one, _ in outbox._under_way.values()]
+        assert sum(under_way) <= 2 * max(2 << 20, size)
+    outbox.settle()
+    assert sorted(world.taken) == sorted(places), "each once"

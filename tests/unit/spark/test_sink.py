@@ -15,6 +15,7 @@ from skylark.errors import ConfigError, TransportError
 from skylark.protocol.batch import BatchEntry, encode_batch
 from skylark.protocol.codes import RequestCode
 from skylark.spark import cluster as clusters
+from skylark.spark import sink as module
 from skylark.spark.options import write_options
 from skylark.spark.rows import ROW_PROPERTIES_BYTES_MAX
 from skylark.spark.sink import Sender
@@ -168,3 +169,26 @@ def test_properties_up_to_the_limit_go(staged: bool) -> None:
     write(world, staged, {"body": [b"x"], "keys": ["k" * (ROW_PROPERTIES_BYTES_MAX - 70)]})
     (request,) = world.requests
     assert request.code == (RequestCode.STAGE_ROWS if staged else RequestCode.SEND_MESSAGE_V2)
+
+
+def test_rows_for_many_queues_wait_within_one_limit(
+    staged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
+    world = World()
+    world.topics["T"] = {"a": 100, "b": 100}
+    bodies = [b"%04d" % number * 25 for number in range(2_000)]
+    numbers = [number % 200 for number in range(2_000)]
+    options = write_options({"namesrv": "ns1:1", "topic": "T"}, is_stream=False)
+    stage = Stage(options, BatchName("sink", 0, 0)) if staged else None
+    sender = Sender(options, WorldCluster(world), stage)
+    batch = pa.RecordBatch.from_pydict({"body": bodies, "queue_id": numbers})
+    for start in range(0, 2_000, 50):
+        sender.send(batch.slice(start, 50))
+        waiting = [entry for entries in sender._waiting.values() for entry in entries]
+        assert sum(len(one.body) + len(one.properties) for one in waiting) <= 20_000
+    sender.flush()
+    assert sender.rows == 2_000
+    assert sorted(body for _, body in world.rows) == bodies
+    found = [body for queue, body in world.rows if named([queue]) == "b99"]
+    assert found == bodies[199::200]
