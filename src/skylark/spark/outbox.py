@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
 
-from ..errors import BrokerError, ConfigError, TransportError
+from ..errors import BrokerError, ConfigError, LocalProtocolError, TransportError
 from ..protocol.codes import RequestCode, ResponseCode
 from .cluster import TEMPLATE_TOPIC, Cluster
 from .offsets import QueueKey
@@ -63,6 +63,11 @@ class Outbox:
             wire = None  # It has failed, and is sent again when its turn comes.
         except BrokerError:
             pass  # A name server's: likewise.
+        except LocalProtocolError as error:
+            raise ConfigError(
+                f"column body: a row of {len(letter.body)} bytes for {letter.queue} does not fit "
+                f"in a request: {error}"
+            ) from error
         self._under_way[place] = letter, wire
 
     def _has_room(self, letter: Letter) -> bool:

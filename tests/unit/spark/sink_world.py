@@ -11,6 +11,7 @@ from skylark.protocol.batch import BESIDE_BODY_BYTES_MAX, decode_batch
 from skylark.protocol.bodies import ClusterInfoBody, TopicRouteBody
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Command
+from skylark.protocol.frame import encode_frames
 from skylark.spark.cluster import TEMPLATE_TOPIC, Cluster
 from skylark.spark.offsets import QueueKey
 from skylark.spark.options import Access
@@ -111,6 +112,7 @@ class WorldWire:
         return found
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        encode_frames([Command.request(code, fields, body)])  # Raises what does not fit.
         self._asked.append((code, fields, body))
 
     def answer(self) -> Command:

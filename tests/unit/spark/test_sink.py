@@ -171,6 +171,12 @@ def test_properties_up_to_the_limit_go(staged: bool) -> None:
     assert request.code == (RequestCode.STAGE_ROWS if staged else RequestCode.SEND_MESSAGE_V2)
 
 
+def test_a_body_that_no_request_has_room_for_is_named(staged: bool) -> None:
+    for more in ({}, {"queue_id": [0]}):
+        with pytest.raises(ConfigError, match=r"column body: a row .* for T/[ab]/\d does not fit"):
+            write(World(), staged, {"body": [b"z" * (16 << 20)], **more})
+
+
 def test_rows_for_many_queues_wait_within_one_limit(
     staged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
