@@ -176,6 +176,10 @@ class UniqueIdGenerator:
         self._counter = (counter + count) & _COUNTER_MASK
         return f"{self._prefix}{now_ms - self._month_ms:08X}", counter
 
+    def give_back(self, count: int) -> None:
+        """Of the ids that were set aside last, the last so many are not used."""
+        self._counter = (self._counter - count) & _COUNTER_MASK
+
     def _enter_month(self, now_ms: int) -> None:
         month = _month_start(now_ms, self._timezone)
         # Any 32nd day lies in the next month; daylight saving makes adding hours a trap.

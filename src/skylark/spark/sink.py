@@ -116,8 +116,10 @@ class Sender:
         queues = self._queues_of(topic).there
         done = 0
         while done < rows.rows:
-            mark, counter = self._ids.take(min(rows.rows - done, ROWS_MAX))
+            most = min(rows.rows - done, ROWS_MAX)
+            mark, counter = self._ids.take(most)
             entries, count = rows.encode(done, self._options.batch_bytes, mark.encode(), counter)
+            self._ids.give_back(most - count)  # Or the counter would go round in a millisecond.
             if not count:
                 break  # The next one has to be looked at by itself.
             self._turn += 1

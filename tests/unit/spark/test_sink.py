@@ -11,9 +11,11 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from sink_world import World, WorldCluster, named
 
+from skylark.clock import SystemClock
 from skylark.errors import ConfigError, TransportError
-from skylark.protocol.batch import BatchEntry, encode_batch
+from skylark.protocol.batch import BatchEntry, decode_batch, encode_batch
 from skylark.protocol.codes import RequestCode
+from skylark.protocol.properties import parse_properties
 from skylark.spark import cluster as clusters
 from skylark.spark import sink as module
 from skylark.spark.options import write_options
@@ -175,6 +177,20 @@ def test_a_body_that_no_request_has_room_for_is_named(staged: bool) -> None:
     for more in ({}, {"queue_id": [0]}):
         with pytest.raises(ConfigError, match=r"column body: a row .* for T/[ab]/\d does not fit"):
             write(World(), staged, {"body": [b"z" * (16 << 20)], **more})
+
+
+def test_rows_have_ids_of_their_own_however_small_the_batches_are(
+    staged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemClock, "now_ms", lambda clock: 1_763_500_000_000)
+    world = World()
+    write(world, staged, {"body": [b"%05d" % number for number in range(20_000)]}, batchBytes="1k")
+    found = [
+        parse_properties(entry.properties)["UNIQ_KEY"]
+        for request in world.requests
+        for entry in decode_batch(request.body)
+    ]
+    assert len(found) == len(set(found)) == 20_000
 
 
 def test_rows_for_many_queues_wait_within_one_limit(
