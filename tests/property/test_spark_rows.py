@@ -173,6 +173,29 @@ def test_keys_are_an_array_or_one_text() -> None:
     assert refused(keys="a\x01b").startswith("column keys: ")
 
 
+@pytest.mark.parametrize("unit_us", [1_000, 1])
+def test_no_row_is_delivered_before_its_time(unit_us: int) -> None:
+    first = 1_763_500_000_000_000
+    times = range(first, first + 2_000 * unit_us, unit_us)
+    column = pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * 2_000), "deliver_time": column})
+    found = [
+        int(parse_properties(row.entry.properties)["TIMER_DELIVER_MS"])
+        for row in single_rows(batch, "T", ids())
+    ]
+    assert found == [-(-time // 1_000) for time in times]
+
+
+def test_times_beyond_the_years_that_python_has_are_left_to_the_broker() -> None:
+    column = pa.array([300_000_000_000_000_000, -1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * 2), "deliver_time": column})
+    found = [
+        parse_properties(row.entry.properties)["TIMER_DELIVER_MS"]
+        for row in single_rows(batch, "T", ids())
+    ]
+    assert found == ["300000000000000", "0"]
+
+
 @pytest.mark.parametrize(
     "more", [{"a\x01": "1"}, {"a\x02": "1"}, {"": "1"}, {"a": "\x01"}, {"a": "\x02"}]
 )

@@ -171,7 +171,7 @@ def single_rows(
 ) -> Iterator[Row]:
     """The rows of a batch, one by one; raises ConfigError with the column that is wrong."""
     columns: dict[str, list[Any]] = {
-        name: batch.column(number).to_pylist() for number, name in enumerate(batch.schema.names)
+        name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)
     }
     nothing: Sequence[None] = [None] * batch.num_rows
     checked: set[str] = set()  # Topics of these rows.
@@ -211,7 +211,8 @@ def single_rows(
             properties[Property.KEYS] = keys if isinstance(keys, str) else _joined(keys)
         properties[Property.UNIQ_KEY] = ids.next()
         if deliver_at is not None:
-            properties[Property.TIMER_DELIVER_MS] = str(max(0, int(deliver_at.timestamp() * 1_000)))
+            # Up: nothing is delivered before its time.
+            properties[Property.TIMER_DELIVER_MS] = str(max(0, -(-deliver_at // 1_000)))
         if level:
             properties[Property.DELAY] = str(level)
         properties[Property.WAIT] = "true"
@@ -231,6 +232,17 @@ def single_rows(
             sharding_key,
             number,
         )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column; times as microseconds since 1970, since Spark's have years that
+    Python's have not."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    found: list[Any] = column.to_pylist()
+    return found
 
 
 def _check_topic(name: str) -> None:
