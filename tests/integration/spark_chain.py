@@ -163,8 +163,11 @@ class Chain:
         self.missed: list[Kill] = []  # Steps to which nobody came.
         self.gave_up: list[str] = []  # Why drivers have ended themselves.
 
-    def run(self, kills: list[Kill], rows: int) -> dict[str, Any]:
-        """Run with these kills and about so many rows; counts and findings."""
+    def run(self, kills: list[Kill], rows: int, *, rows_with_rival: int = 0) -> dict[str, Any]:
+        """Run with these kills and about so many rows; counts and findings.
+
+        And then, with so many more, beside a second driver that has the same checkpoints.
+        """
         started = time.monotonic()
         with self.servers:
             while not self._sent:
@@ -176,47 +179,39 @@ class Chain:
                 for number, kill in enumerate(kills):
                     self._send((number + 1) * rows // len(kills) - self._sent)
                     is_last = not any(one.victim == "driver" for one in kills[number + 1 :])
-                    self._carry_out(kill, needs_another=not is_last)
+                    self._carry_out(kill, needs_another=rows_with_rival > 0 or not is_last)
                 while self._sent < rows:
                     self._send(rows - self._sent)
                 findings = self._drain()
+                outcome = {**self._counts(), "rows": self._sent}
+                findings += self._given_up()
+                if rows_with_rival:
+                    outcome["failures_with_rival"] = self._compete(rows_with_rival)
+                    findings += self._drain()
                 assert self._driver is not None
-                if self._driver.stop() != 0:
-                    findings.append("the last driver did not end well")
-                findings += [*self._compare(), *self._given_up()]
-            finally:
-                for driver in (self._driver, self._standby):
-                    if driver is not None:
-                        driver.close()
-        return {
-            **self._counts(),
-            "rows": self._sent,
-            "seconds": round(time.monotonic() - started, 1),
-            "findings": findings,
-        }
-
-    def run_two(self, rows: int) -> dict[str, Any]:
-        """Run two drivers with the same checkpoints, until one dies; counts and findings."""
-        with self.servers:
-            self._send(self._rows_max)
-            rival = self._new_driver()
-            self._driver = self._new_driver()
-            try:
-                for driver in (rival, self._driver):
-                    driver.go()
-                while self._sent < rows or not self._failures():
-                    assert self._sent < 20 * rows, "they do not get in each other's way"
-                    self._send(20)
-                    time.sleep(0.2)
-                rival.close()
-                findings = self._drain()
                 if self._driver.stop() != 0:
                     findings.append("the last driver did not end well")
                 findings += self._compare()
             finally:
-                for driver in (rival, self._driver):
-                    driver.close()
-        return {"rows": self._sent, "failures": self._failures(), "findings": findings}
+                for driver in (self._driver, self._standby):
+                    if driver is not None:
+                        driver.close()
+        outcome["seconds"] = round(time.monotonic() - started, 1)
+        return {**outcome, "findings": findings}
+
+    def _compete(self, rows: int) -> list[str]:
+        """Send so many rows at least, until two drivers have got in each other's way; how."""
+        before, end = len(self._failures()), self._sent + rows
+        rival, self._standby = self._standby or self._new_driver(), None
+        try:
+            rival.go()
+            while self._sent < end or len(self._failures()) == before:
+                assert self._sent < end + 20 * rows, "they do not get in each other's way"
+                self._send(20)
+                time.sleep(0.2)
+        finally:
+            rival.close()
+        return self._failures()[before:]
 
     # Drivers.
 

@@ -65,9 +65,10 @@ def test_ten_runs_of_a_campaign_kill_everybody_at_every_step(first: int) -> None
     assert drivers == {*IN_DRIVER, "decide", "decided", "commit", "staged", "plan", RANDOMLY}
 
 
-def test_chains_under_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    outcome = Chain(tmp_path, seed=1).run(KILLS, ROWS)
+def test_chains_under_kills_and_then_two_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
+    outcome = Chain(tmp_path, seed=1).run(KILLS, ROWS, rows_with_rival=400)
     assert outcome["findings"] == []
+    assert outcome["failures_with_rival"], "neither of two drivers noticed the other"
     assert outcome["rows"] >= ROWS
     assert outcome["kills"] >= 20
     assert outcome["kills_of_drivers"] == len(DRIVERS)
@@ -77,9 +78,3 @@ def test_chains_under_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     # Only processes of a query itself end it: brokers come back, and tasks are done again.
     own = [kill for kill in KILLS if kill.victim == "worker" and kill.step not in IN_TASKS]
     assert outcome["query_restarts"] <= len(own), outcome["failures"]
-
-
-def test_two_drivers_with_one_checkpoint_lose_and_double_nothing(tmp_path: Path) -> None:
-    outcome = Chain(tmp_path, seed=2).run_two(400)
-    assert outcome["findings"] == []
-    assert outcome["failures"], "nobody noticed the other"
