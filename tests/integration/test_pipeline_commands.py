@@ -171,6 +171,8 @@ def test_an_archive_is_made_shown_compacted_and_asked_together_with_the_log(
     query = "select count(*) as n, count(distinct keys) as distinct_keys from Kept"
     assert shell.json("sql", query, "--archive", lake) == [{"n": 40, "distinct_keys": 40}]
     assert shell.json("sql", query) == [{"n": 40, "distinct_keys": 40}]
+    alone = ("sql", query, "--archive", lake, "--no-live", "-n", "127.0.0.1:1")
+    assert shell.json(*alone) == [{"n": 39, "distinct_keys": 39}], "nobody is asked"
 
 
 def test_a_topic_is_mirrored_and_only_what_is_new_the_next_time(

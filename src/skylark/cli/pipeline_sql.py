@@ -48,6 +48,12 @@ def sql(
             help="Read this archive as well: it and the log are one table.",
         ),
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live/--no-live", help="Read the log as well, or the archive alone, without brokers."
+        ),
+    ] = True,
     limit: Annotated[
         int, typer.Option("--limit", min=1, metavar="ROWS", help="The most rows to show.")
     ] = 1000,
@@ -68,11 +74,12 @@ def sql(
     given = [] if topic is None else topics_of(topic)
     options = body_options(body_mode)
     addresses = asking.addresses(namesrv)
-    if root is None:
-        require_topics(addresses, given)
-    else:  # A topic may be in there alone.
+    if root is not None:
         Catalogue(root).require()
-        require_topics(addresses)
+    elif not live:
+        raise ConfigError("--no-live reads an archive alone; name it with --archive DIR")
+    if live:  # Of an archive's topics some may be in there alone.
+        require_topics(addresses, given if root is None else ())
     with spark_session("sql", flags, flags.settings(), verbose=verbose) as spark, ended_by_signal():
         try:
             _require_query(spark, query)
@@ -82,7 +89,7 @@ def sql(
                 require_topics(addresses, named)
             topics = [*given, *named]
             found = archives.sql(
-                spark, query, topics, namesrv=addresses, root=root, options=options
+                spark, query, topics, namesrv=addresses, root=root, live=live, options=options
             )
             rows = found.limit(limit + 1).collect()
         except SkylarkError:

@@ -377,9 +377,13 @@ def sql(
     *,
     namesrv: str,
     root: str | os.PathLike[str] | None = None,
+    live: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Run SQL over topics, each of them a table under its name, archive and live log in one."""
+    """Run SQL over topics, each of them a table under its name, archive and live log in one.
+
+    Without live they are what is archived, and no broker is asked.
+    """
     fold = _fold(spark)
     names: dict[str, str] = {}
     for topic in topics:
@@ -390,7 +394,7 @@ def sql(
                 "spark.sql.caseSensitive=true, or ask for one at a time"
             )
     for name, topic in names.items():
-        frame = table(spark, root, topic, namesrv=namesrv, options=options)
+        frame = table(spark, root, topic, namesrv=namesrv, live=live, options=options)
         _show_as(spark, frame, topic, name)
     make_known(spark)
     return spark.sql(query)

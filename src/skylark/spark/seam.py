@@ -45,7 +45,7 @@ def cut(archived: Offsets, live: Mapping[QueueKey, Extent]) -> list[Range]:
         if extent.first > start:
             raise Gap(
                 f"{queue}: {start} to {extent.first} are neither in the archive nor in the live "
-                "log; skylark.spark.archive.table(…, live=False) reads what is archived, and "
+                "log; `sql --no-live`, or table(…, live=False), reads what is archived, and "
                 "brokers with retention.wait_for_archive=true wait for the next one"
             )
         if extent.end < start:

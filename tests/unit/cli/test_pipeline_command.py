@@ -69,6 +69,7 @@ def said(capsys, *words):
         (("mirror", "T", "--to", "127.0.0.1:1", "--checkpoint", "c"), "cannot be copied to itself"),
         (("sql", "select 1", "-t", "a b"), "topic name 'a b' contains ' '"),
         (("sql", "select 1", "--archive", "none"), "there is none; make it with"),
+        (("sql", "select 1", "--no-live"), "--no-live reads an archive alone; name it with"),
         (("metrics", "--table", "t", "--from", "middle"), "--from='middle': earliest, latest or"),
         (("metrics", "--table", "t", "--topics", "("), "--topics='(': missing )"),
     ],
