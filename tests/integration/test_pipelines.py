@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -406,7 +407,7 @@ def test_a_replay_with_a_rate_waits_a_second_before_each_micro_batch_of_so_many(
     assert not spec.trigger.available_now
     happened: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(replay.time, "sleep", happened.append)
+        patch.setattr(replay, "time", SimpleNamespace(sleep=happened.append))
         for batch in replay._a_second_later(iter("ab")):  # type: ignore[arg-type]
             happened.append(batch)
     assert happened == [1.0, "a", "b"], "nothing of a task is sent before its second is over"

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -547,8 +548,9 @@ def assert_retried(world: World, action: Callable[..., Any]) -> None:
         pauses.append(seconds)
         now[0] += seconds
 
-    world.patch.setattr(clusters.time, "sleep", sleep)
-    world.patch.setattr(clusters.time, "monotonic", lambda: now[0])
+    # The clock of that module alone: Spark has threads of its own here.
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
+    world.patch.setattr(clusters, "time", clock)
     for retry_ms, least, most in ((0, 0, 0), (2_000, 1.0, 2.0)):
         pauses.clear()
         with pytest.raises(TransportError, match=r"127\.0\.0\.1:1"):
@@ -913,7 +915,8 @@ def test_a_queue_that_was_made_anew_ends_a_stream_or_is_read_from_its_beginning(
     # A master may have to learn first how far its group had come.
     ends = iter([3, 1_000])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clusters.time, "sleep", lambda seconds: None)
+        clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic)
+        patch.setattr(clusters, "time", clock)
         patch.setattr(Brokers, "max_offset", lambda self, queue: next(ends))
         assert world.brokers.settled_end(QueueKey("ContractA", world.broker, 0), 1_000) == 1_000
     # A replica that lags behind is not believed; the query waits for its master.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,8 +285,8 @@ def test_a_driver_waits_as_long_as_a_real_broker_copies(
     world.run(main)
     assert len(answers) > 2
     now = 0.0
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: now)
-    monkeypatch.setattr(clusters.time, "sleep", lambda s: None)
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=lambda s: None)
+    monkeypatch.setattr(clusters, "time", clock)
 
     def ask() -> Command:
         nonlocal now

@@ -8,6 +8,7 @@ import signal
 import socket
 from contextlib import nullcontext
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -519,7 +520,7 @@ def test_watching_shows_also_what_starts_meanwhile(capsys, directory, monkeypatc
         directory.write(RunState("first", status="done"))
         directory.write(RunState("second", status="done"))
 
-    monkeypatch.setattr(pipeline_runs.time, "sleep", start_another)
+    monkeypatch.setattr(pipeline_runs, "time", SimpleNamespace(sleep=start_another))
     assert main(["pipeline", "status", "--watch", "--json"]) == 0
     shown = [json.loads(one) for one in capsys.readouterr().out.splitlines()]
     assert [[state["name"] for state in states] for states in shown] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +26,10 @@ ROWS = Staged("sink", 0, 0, "x", {"a": 1_000}, "query")
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found = [0.0]
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: found[0])
-    monkeypatch.setattr(clusters.time, "sleep", lambda s: found.__setitem__(0, found[0] + s))
+    clock = SimpleNamespace(
+        monotonic=lambda: found[0], sleep=lambda s: found.__setitem__(0, found[0] + s)
+    )
+    monkeypatch.setattr(clusters, "time", clock)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +74,10 @@ class Counting(MetricsJob):
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     """What a job finds; no waiting."""
     now = [0.0]
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clusters.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(clusters, "time", clock)
     found = Brokers()
     monkeypatch.setattr(job, "Cluster", lambda access: found)
     monkeypatch.setattr(job, "sample", lambda *_, **__: Sample(("Topic",), (), False, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +19,10 @@ from skylark.spark.numbering import Run, first_numbers, next_number, noted, numb
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clusters.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(clusters, "time", clock)
 
 
 def numbers(world: World) -> str:

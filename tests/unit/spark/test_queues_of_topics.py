@@ -63,8 +63,10 @@ class NameServer(Cluster):
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clusters.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(clusters, "time", clock)
 
 
 def test_a_queue_that_a_topic_gets_later_is_seen() -> None:

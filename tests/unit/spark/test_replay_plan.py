@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_a_rate_is_a_file_and_a_second(tmp_path, rate, trigger, steps):
 
 def test_a_task_waits_its_second_before_the_first_row(monkeypatch):
     steps = []
-    monkeypatch.setattr(replay.time, "sleep", steps.append)
+    monkeypatch.setattr(replay, "time", SimpleNamespace(sleep=steps.append))
     steps.extend(replay._a_second_later(iter(["one", "two"])))
     assert steps == [1.0, "one", "two"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,8 +37,9 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if events and now[0] > 3:
             events.pop(0)()
 
-    monkeypatch.setattr(clusters.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clusters.time, "sleep", sleep)
+    # The clock of that module alone: others in this process may sleep as well.
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(clusters, "time", clock)
     return events
 
 
